@@ -1,0 +1,65 @@
+"""Exact sizes of the memory pools of LLM serving runtimes.
+
+    >>> from poolplan import ModelSpec, RuntimeSpec, create_memory_pool_configurator
+    >>> model = ModelSpec.from_pretrained("openai/gpt-oss-120b")
+    >>> runtime = RuntimeSpec(tp_size=8, page_size=64)
+    >>> config = create_memory_pool_configurator(model, runtime).calculate_pool_sizes(60 << 30)
+    >>> config.total_bytes <= 60 << 30
+    True
+
+The way of the data: `models` reads a `config.json` into one entry a layer, `configurators` turn the layers into pools and
+plan them (in Rust), `cli` shows the plan to people.
+"""
+
+from poolplan._core import (
+    Attention,
+    LatentAttention,
+    Layer,
+    MemoryPoolConfig,
+    MemoryPoolConfigurator,
+    PoolSize,
+    Span,
+    __version__,
+    cell_bytes,
+    split_budget,
+)
+from poolplan.configurators import (
+    DefaultPoolConfigurator,
+    HybridSWAPoolConfigurator,
+    RuntimeSpec,
+    SWARequestCapPoolConfigurator,
+    create_memory_pool_configurator,
+)
+from poolplan.errors import (
+    InsufficientMemoryError,
+    InvalidOptionError,
+    PoolPlanError,
+    UnknownModelWarning,
+    UnsupportedModelError,
+)
+from poolplan.models import ModelSpec, register_model
+
+__all__ = [
+    "Attention",
+    "DefaultPoolConfigurator",
+    "HybridSWAPoolConfigurator",
+    "InsufficientMemoryError",
+    "InvalidOptionError",
+    "LatentAttention",
+    "Layer",
+    "MemoryPoolConfig",
+    "MemoryPoolConfigurator",
+    "ModelSpec",
+    "PoolPlanError",
+    "PoolSize",
+    "RuntimeSpec",
+    "SWARequestCapPoolConfigurator",
+    "Span",
+    "UnknownModelWarning",
+    "UnsupportedModelError",
+    "__version__",
+    "cell_bytes",
+    "create_memory_pool_configurator",
+    "register_model",
+    "split_budget",
+]

@@ -1,0 +1,164 @@
+"""The commands of `poolplan` and their options. What they print is in `report.py` and `tables.py`."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from poolplan._core import __version__
+from poolplan.cli.size import parse_size
+from poolplan.configurators import RuntimeSpec, create_memory_pool_configurator
+from poolplan.configurators.runtime import DisaggregationMode
+from poolplan.errors import InsufficientMemoryError, InvalidOptionError, PoolPlanError
+from poolplan.models import ModelSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_BAD_INPUT, _TOO_LITTLE_MEMORY = 2, 3
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command that `arguments` name and return the exit code: 0, 2 for bad input, 3 for too little memory."""
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            command_line.main(list(arguments), prog_name="poolplan", standalone_mode=False, obj=caught)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except (PoolPlanError, click.ClickException) as error:
+        return _fail(error, as_json="--json" in arguments)
+    except click.Abort:
+        return _BAD_INPUT
+    return 0
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(__version__)
+def command_line() -> None:
+    """Exact sizes of the memory pools of LLM serving runtimes."""
+
+
+def _runtime_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options of `RuntimeSpec` (those named, or all) to a command."""
+    chosen = [option for option in fields(RuntimeSpec) if not names or option.name in names]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(chosen):
+            command = click.option(*_flags(option.name), option.name, **_click_type(option))(command)
+        return command
+
+    return decorate
+
+
+def _flags(name: str) -> list[str]:
+    flag = name.replace("_", "-")
+    if flag.startswith("count-"):
+        flag = flag.removeprefix("count-")
+        return [f"--{flag}/--no-{flag}"]
+    return [f"--{flag}"]
+
+
+def _click_type(option: Any) -> dict[str, Any]:
+    """How click reads one option: numbers as numbers, and the exact text of everything else."""
+    attributes: dict[str, Any] = {"help": option.metadata["help"], "default": option.default, "show_default": True}
+    if option.type == "bool":
+        return attributes | {"is_flag": True}
+    if option.type == "DisaggregationMode":
+        return attributes | {"type": click.Choice(get_args(DisaggregationMode))}
+    if option.type.startswith("int"):
+        return attributes | {"type": int, "show_default": option.default is not None}
+    return attributes | {"type": str, "default": str(option.default)}
+
+
+@command_line.command()
+@click.argument("model")
+@click.option("--available", metavar="SIZE", help="The budget: 60GiB, 80GB, 1.5T or a number of bytes.")
+@_runtime_options()
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
+@click.pass_obj
+def plan(caught: list[warnings.WarningMessage], model: str, available: str | None, as_json: bool, **options: Any) -> None:
+    """Plan the pools of MODEL: a name from the catalog, a folder, a config.json or a Hub id.
+
+    Without --available, plan for --max-total-tokens and say what that takes.
+    """
+    from poolplan.cli.report import plan_report
+
+    runtime = RuntimeSpec(**options)
+    configurator = create_memory_pool_configurator(ModelSpec.from_pretrained(model), runtime)
+    if available is not None:
+        config = configurator.calculate_pool_sizes(parse_size(available, "available"))
+    elif runtime.max_total_tokens is not None:
+        config = configurator.calculate_pool_sizes_from_max_tokens(runtime.max_total_tokens)
+    else:
+        raise InvalidOptionError("available", "None", "pass a budget such as --available 60GiB, or --max-total-tokens")
+    context_length = runtime.context_length or configurator.model.context_length
+    report = plan_report(configurator, config, runtime.request_tokens or context_length)
+    if as_json:
+        _print_json(report, caught)
+        return
+    _print_warnings(caught)
+    from poolplan.cli.tables import print_plan
+
+    print_plan(report)
+
+
+@command_line.command()
+@click.argument("model")
+@_runtime_options("tp_size", "kv_cache_dtype")
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
+@click.pass_obj
+def layers(caught: list[warnings.WarningMessage], model: str, as_json: bool, **options: Any) -> None:
+    """Show what each layer of MODEL keeps for the tokens it has seen, and its bytes a slot on one rank."""
+    from poolplan.cli.report import layers_report
+
+    report = layers_report(ModelSpec.from_pretrained(model), RuntimeSpec(**options))
+    if as_json:
+        _print_json(report, caught)
+        return
+    _print_warnings(caught)
+    from poolplan.cli.tables import print_layers
+
+    print_layers(report)
+
+
+def _print_json(report: dict[str, Any], caught: list[warnings.WarningMessage]) -> None:
+    click.echo(json.dumps(report | {"warnings": [str(warning.message) for warning in caught]}))
+
+
+def _print_warnings(caught: list[warnings.WarningMessage]) -> None:
+    for warning in caught:
+        click.secho("warning: ", fg="yellow", nl=False, err=True)
+        click.echo(str(warning.message), err=True)
+
+
+def _fail(error: PoolPlanError | click.ClickException, *, as_json: bool) -> int:
+    """Show the error in one line, and return its exit code."""
+    message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    message = " ".join(message.split())
+    code = _TOO_LITTLE_MEMORY if isinstance(error, InsufficientMemoryError) else _BAD_INPUT
+    if as_json:
+        data: dict[str, Any] = {"type": type(error).__name__, "message": message, "exit_code": code}
+        for name in ("option", "value", "allowed", "key", "available_bytes", "required_bytes", "missing_bytes", "smallest"):
+            if hasattr(error, name):
+                data[name] = getattr(error, name)
+        click.echo(json.dumps({"error": data}, default=str))
+        return code
+    click.secho("error: ", fg="red", nl=False, err=True)
+    click.echo(message, err=True)
+    for hint in _hints(error):
+        click.secho("hint: ", fg="green", nl=False, err=True)
+        click.echo(hint, err=True)
+    return code
+
+
+def _hints(error: Exception) -> list[str]:
+    """What to type instead, for the errors that know it."""
+    if not isinstance(error, InsufficientMemoryError):
+        return []
+    options = {"available": str(error.required_bytes), **error.smallest}
+    return [f"--{name.replace('_', '-')} {value}" for name, value in options.items()]

@@ -1,0 +1,144 @@
+"""What a plan means for an operator, as plain data; shown as a table by `tables.py`, and as it is with `--json`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from poolplan._core import Attention, LatentAttention, cell_bytes
+from poolplan.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from poolplan._core import MemoryPoolConfig, MemoryPoolConfigurator
+    from poolplan.configurators import RuntimeSpec
+    from poolplan.models import ModelSpec
+
+# Kernels have addressed a buffer by 32-bit byte offsets, signed and unsigned.
+_OFFSET_LIMITS = (2**32, 2**31)
+
+
+def plan_report(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig, request_tokens: int) -> dict[str, Any]:
+    """Return the plan, what it leaves and why, and how many requests of `request_tokens` fit at once."""
+    model, runtime = configurator.model, configurator.runtime
+    per_pool = configurator.concurrent_requests(config, request_tokens)
+    requests = min(per_pool.values(), default=0)
+    return {
+        "model": model.name,
+        "model_type": model.model_type,
+        "configurator": type(configurator).__name__,
+        "kv_cache_dtype": _cache_dtype(model, runtime),
+        "context_length": runtime.context_length or model.context_length,
+        **config.as_dict(),
+        "unused_because": _unused_because(configurator, config),
+        "concurrent_requests": {
+            "request_tokens": request_tokens,
+            "requests": requests,
+            "bound_by": next((name for name, held in per_pool.items() if held == requests), None),
+            "per_pool": per_pool,
+        },
+        "request_bytes": configurator.request_bytes(request_tokens),
+        "notes": _notes(configurator, config),
+    }
+
+
+def layers_report(model: ModelSpec, runtime: RuntimeSpec) -> dict[str, Any]:
+    """Return what each layer keeps, and its bytes a slot on one rank."""
+    dtype = _cache_dtype(model, runtime)
+    layers: list[dict[str, Any]] = []
+    for index, layer in enumerate(model.layers):
+        states = [_state(state, dtype, runtime.tp_size) for state in layer.states]
+        layers.append({"layer": index, "cell_bytes": sum(state["cell_bytes"] for state in states), "states": states})
+    spans = ("full", "window", "chunk")
+    states = [state for layer in layers for state in layer["states"]]
+    return {
+        "model": model.name,
+        "model_type": model.model_type,
+        "context_length": model.context_length,
+        "kv_cache_dtype": dtype,
+        "tp_size": runtime.tp_size,
+        "cell_bytes": {
+            span: sum(state["cell_bytes"] for state in states if state["span"]["kind"] == span) for span in spans
+        },
+        "layers": layers,
+    }
+
+
+def _cache_dtype(model: ModelSpec, runtime: RuntimeSpec) -> str:
+    return model.kv_cache_dtype if runtime.kv_cache_dtype == "auto" else runtime.kv_cache_dtype
+
+
+def _state(state: Attention | LatentAttention, dtype: str, tp_size: int) -> dict[str, Any]:
+    match state:
+        case Attention():
+            kind, names = "attention", ("num_kv_heads", "head_dim", "v_head_dim")
+        case LatentAttention():
+            kind, names = "latent", ("kv_lora_rank", "qk_rope_head_dim")
+    return {
+        "kind": kind,
+        **{name: getattr(state, name) for name in names},
+        "span": {"kind": state.span.kind, "tokens": state.span.tokens},
+        "cell_bytes": cell_bytes(state, kv_cache_dtype=dtype, tp_size=tp_size),
+    }
+
+
+def _unused_because(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> str:
+    """Why no pool takes what is left of the budget."""
+    runtime = configurator.runtime
+    next_tokens = config.max_total_num_tokens + runtime.page_size
+    if runtime.max_total_tokens is not None and next_tokens > runtime.max_total_tokens:
+        return f"max_total_tokens={runtime.max_total_tokens} is reached"
+    try:
+        needed = configurator.calculate_pool_sizes_from_max_tokens(next_tokens).total_bytes
+    except InvalidOptionError as error:
+        return error.allowed
+    missing = needed - config.available_bytes
+    return f"{runtime.page_size} more tokens need {needed - config.total_bytes} bytes, {missing} more than are left"
+
+
+def _notes(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> list[str]:
+    """What an operator should know before starting the server."""
+    model, runtime = configurator.model, configurator.runtime
+    context_length = runtime.context_length or model.context_length
+    notes: list[str] = []
+    full = config.full_max_total_num_tokens
+    if full is not None and full < context_length:
+        notes.append(
+            f"one request of the whole context ({context_length} tokens) does not fit: "
+            f"the longest that does has {full} tokens (prompt and output)"
+        )
+    asked = runtime.max_running_requests
+    if asked is not None and config.max_running_requests < asked:
+        notes.append(
+            f"max_running_requests={asked} is lowered to {config.max_running_requests}: "
+            f"each needs 2 of {config.max_total_num_tokens} tokens"
+        )
+    table = next((pool for pool in config.pools if pool.name == "request_table"), None)
+    if table is not None and asked is None and table.bytes * 50 > config.available_bytes:
+        notes.append(
+            f"the request table takes {table.bytes} bytes for {config.max_running_requests} requests: "
+            "fewer max_running_requests or a shorter context_length leave more to tokens"
+        )
+    copies = _copied_bytes(model, runtime)
+    if copies:
+        notes.append(
+            f"of each token's bytes on all {runtime.tp_size} ranks together, {copies} are copies: "
+            "there are fewer KV heads (or one latent) than ranks"
+        )
+    for name, largest in configurator.largest_buffer_bytes(config).items():
+        limit = next((limit for limit in _OFFSET_LIMITS if largest > limit), None)
+        if limit is not None:
+            notes.append(
+                f"the largest buffer of pool {name} has {largest} bytes: "
+                f"a kernel with 32-bit byte offsets breaks above {limit}"
+            )
+    return notes
+
+
+def _copied_bytes(model: ModelSpec, runtime: RuntimeSpec) -> int:
+    """Bytes of one token that the ranks hold more than once, over all ranks and layers."""
+    dtype = _cache_dtype(model, runtime)
+    return sum(
+        runtime.tp_size * cell_bytes(state, kv_cache_dtype=dtype, tp_size=runtime.tp_size)
+        - cell_bytes(state, kv_cache_dtype=dtype, tp_size=1)
+        for layer in model.layers
+        for state in layer.states
+    )

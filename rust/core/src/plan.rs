@@ -1,0 +1,408 @@
+//! The planner: the largest number of tokens whose pools fit the budget, on every pipeline stage.
+//! What a pool costs is in `pool.rs`; how layers become pools is in `runtime.rs`.
+
+use std::num::{NonZeroU64, NonZeroU128};
+
+use crate::error::{Error, Result};
+use crate::page::{Granularity, MAX_COUNT, PageSize};
+use crate::pool::{Growth, Pool, last_true};
+
+/// How many requests a runtime serves at once when its anchor holds `T` tokens. A request needs two tokens at least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Requests {
+    /// `min(T / 2, requests)`: what the operator asked for.
+    AtMost(NonZeroU64),
+    /// `min(T / 2, clamp(T · 512 / context_length, 2048, 4096))`: SGLang's default (0.5.23, `resolve_max_num_reqs`).
+    Estimated {
+        /// The longest request, tokens.
+        context_length: NonZeroU64,
+    },
+}
+
+impl Requests {
+    /// Requests served at once when the anchor holds `tokens`. Never falls as `tokens` grow.
+    #[must_use]
+    pub fn at(self, tokens: u64) -> u64 {
+        let most = match self {
+            Self::AtMost(requests) => requests.get(),
+            // 2^55 tokens and more are clamped to 4096 for any context below 2^52.
+            Self::Estimated { context_length } => (tokens.saturating_mul(512) / context_length).clamp(2048, 4096),
+        };
+        most.min(tokens / 2)
+    }
+}
+
+/// The pools of one pipeline stage, on one rank.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Stage {
+    pools: Vec<Pool>,
+    granularity: Granularity,
+    bounds: Bounds,
+}
+
+/// What bounds the cost of the `PerToken` pools, each with cell `B` and ratio `r`, for every `T`:
+/// `coefficient · T + padding − rounding_down ≤ cost(T) ≤ coefficient · T + padding + rounding_up`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Bounds {
+    /// `Σ r · B` is `numerator / denominator`.
+    numerator: u128,
+    denominator: NonZeroU128,
+    /// `Σ padding_slots · B`.
+    padding: u128,
+    /// `Σ page_size · B`, over the pools whose slots can be rounded down at all.
+    rounding_down: u128,
+    /// A granule for each buffer.
+    rounding_up: u128,
+}
+
+const BILLION: u128 = 1_000_000_000;
+const SHARES_AT_MOST: u128 = 990_000_000;
+
+impl Stage {
+    /// The pools of a stage; `anchor_page_size` is the step in which tokens grow.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedModel`] when the ratios have no common denominator in 128 bits, or a slot of all pools together
+    /// passes 2^62 bytes; [`Error::InvalidOption`] when shares of the budget leave less than a hundredth to the others.
+    pub fn new(pools: Vec<Pool>, anchor_page_size: PageSize, granularity: Granularity) -> Result<Self> {
+        let shares = pools.iter().filter_map(|pool| match pool.growth() {
+            Growth::Share(ratio) => Some(ratio),
+            _ => None,
+        });
+        let all = shares.clone().try_fold(0_u128, |sum, share| {
+            // Billionths, rounded up: 64 bits of numerator and 30 of the billion fit 128.
+            sum.checked_add(
+                u128::from(share.numerator()).saturating_mul(BILLION).div_ceil(share.denominator().get().into()),
+            )
+        });
+        if all.is_none_or(|all| all > SHARES_AT_MOST) {
+            let shares: Vec<_> = shares.map(|share| share.to_string()).collect();
+            return Err(Error::invalid(
+                "ratio",
+                &shares.join(" + "),
+                "shares of a budget may take 99/100 of it together",
+            ));
+        }
+        let bounds = Bounds::of(&pools, anchor_page_size, granularity).ok_or_else(|| Error::UnsupportedModel {
+            message: "the pools of a stage take more bytes a token than 128-bit sums hold".into(),
+        })?;
+        Ok(Self { pools, granularity, bounds })
+    }
+
+    /// The pools, in the order in which they are listed to users.
+    #[must_use]
+    pub fn pools(&self) -> &[Pool] {
+        &self.pools
+    }
+
+    /// Slots of `pool` under `plan`.
+    #[must_use]
+    pub fn slots(&self, pool: &Pool, plan: &Plan) -> u64 {
+        pool.slots(plan.tokens, plan.requests, plan.budget_bytes, self.granularity)
+    }
+
+    /// Bytes of `pool` under `plan`, padding slots and rounding included.
+    #[must_use]
+    pub fn pool_bytes(&self, pool: &Pool, plan: &Plan) -> u128 {
+        pool.bytes(self.slots(pool, plan), self.granularity)
+    }
+
+    /// Bytes of all pools under `plan`.
+    #[must_use]
+    pub fn bytes(&self, plan: &Plan) -> u128 {
+        self.pools.iter().map(|pool| self.pool_bytes(pool, plan)).fold(0, u128::saturating_add)
+    }
+
+    /// The pools that do not grow with every token: their cost depends on the requests and the budget.
+    fn other_bytes(&self, plan: &Plan) -> u128 {
+        let others = self.pools.iter().filter(|pool| !matches!(pool.growth(), Growth::PerToken(_)));
+        others.map(|pool| self.pool_bytes(pool, plan)).fold(0, u128::saturating_add)
+    }
+
+    /// The least budget of which `pool`'s share holds its minimum.
+    fn least_budget_of_share(&self, pool: &Pool) -> u128 {
+        match (pool.growth(), pool.minimum()) {
+            (Growth::Share(ratio), Some(minimum)) => {
+                let bytes = pool.bytes(pool.page_size().align_up(minimum.slots), self.granularity);
+                u64::try_from(bytes).map_or(u128::MAX, |bytes| ratio.tokens_for(bytes).into())
+            }
+            _ => 0,
+        }
+    }
+
+    /// The most tokens, in whole pages up to `max_tokens`, that `budget_bytes` hold.
+    fn tokens_within(&self, budget_bytes: u64, requests: Requests, page: PageSize, max_tokens: u64) -> u64 {
+        let plan_at = |tokens: u64| Plan { tokens, requests: requests.at(tokens), budget_bytes };
+        let fits = |pages: u64| self.bytes(&plan_at(pages.saturating_mul(page.slots()))) <= budget_bytes.into();
+        let budget = u128::from(budget_bytes);
+        let (mut low, mut high) = (0, page.align_down(max_tokens));
+        // The bounds need the cost of the other pools, which needs the tokens: each side narrows the other. Where requests
+        // no longer depend on tokens the second round is final; where they do, the bisection ends what is left.
+        for _ in 0..4 {
+            let most = page.align_down(self.bounds.most_tokens(budget, self.other_bytes(&plan_at(low))));
+            let narrowed_high = high.min(most);
+            let least = page.align_down(self.bounds.least_tokens(budget, self.other_bytes(&plan_at(narrowed_high))));
+            let narrowed = (low.max(least.min(narrowed_high)), narrowed_high);
+            if narrowed == (low, high) {
+                break;
+            }
+            (low, high) = narrowed;
+        }
+        last_true(page.pages_in(low), page.pages_in(high), fits).saturating_mul(page.slots())
+    }
+}
+
+impl Bounds {
+    fn of(pools: &[Pool], anchor_page_size: PageSize, granularity: Granularity) -> Option<Self> {
+        let mut bounds =
+            Self { numerator: 0, denominator: NonZeroU128::MIN, padding: 0, rounding_down: 0, rounding_up: 0 };
+        let mut cells: u64 = 0;
+        for pool in pools {
+            cells = cells.checked_add(pool.cell_bytes()).filter(|&bytes| bytes <= 1 << 62)?;
+            let Growth::PerToken(ratio) = pool.growth() else { continue };
+            let cell = u128::from(pool.cell_bytes());
+            let (numerator, denominator) = (u128::from(ratio.numerator()), NonZeroU128::from(ratio.denominator()));
+            // a/b + c/d = (a·d + c·b) / (b·d)
+            bounds.numerator = bounds
+                .numerator
+                .checked_mul(denominator.get())?
+                .checked_add(cell.checked_mul(numerator)?.checked_mul(bounds.denominator.get())?)?;
+            bounds.denominator = bounds.denominator.checked_mul(denominator)?;
+            bounds.padding = bounds.padding.checked_add(cell.checked_mul(pool.padding_slots().into())?)?;
+            let exact =
+                numerator == denominator.get() && anchor_page_size.slots().is_multiple_of(pool.page_size().slots());
+            let page = if exact { 0 } else { u128::from(pool.page_size().slots()) };
+            bounds.rounding_down = bounds.rounding_down.checked_add(cell.checked_mul(page)?)?;
+            let granule = u128::from(granularity.bytes().saturating_sub(1));
+            let buffers =
+                pool.buffers().iter().map(|buffer| u128::from(buffer.count.get())).fold(0, u128::saturating_add);
+            bounds.rounding_up = bounds.rounding_up.checked_add(buffers.checked_mul(granule)?)?;
+        }
+        Some(bounds)
+    }
+
+    /// A number of tokens that fits beside `other` bytes, if any does.
+    fn least_tokens(&self, budget: u128, other: u128) -> u64 {
+        let taken = other.saturating_add(self.padding).saturating_add(self.rounding_up);
+        match (NonZeroU128::new(self.numerator), budget.checked_sub(taken)) {
+            (_, None) => 0,
+            (None, Some(_)) => u64::MAX,
+            // A product that saturates is too small, and so still a lower bound.
+            (Some(numerator), Some(left)) => as_u64(left.saturating_mul(self.denominator.get()) / numerator),
+        }
+    }
+
+    /// A number of tokens above which none fits beside `other` bytes.
+    fn most_tokens(&self, budget: u128, other: u128) -> u64 {
+        let taken = other.saturating_add(self.padding);
+        let left = budget.saturating_add(self.rounding_down).saturating_sub(taken);
+        match (NonZeroU128::new(self.numerator), left.checked_mul(self.denominator.get())) {
+            (Some(numerator), Some(product)) => as_u64(product / numerator),
+            _ => u64::MAX,
+        }
+    }
+}
+
+/// The number, or the largest that there is: above every count and budget.
+fn as_u64(number: u128) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+/// The answer: from these three numbers every pool's slots and bytes follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Plan {
+    /// Tokens that the anchor holds (`max_total_num_tokens`).
+    pub tokens: u64,
+    /// Requests served at once (`max_running_requests`).
+    pub requests: u64,
+    /// The bytes that all pools together may take; shares are shares of it.
+    pub budget_bytes: u64,
+}
+
+/// Every pipeline stage of a model under one runtime, ready to plan any budget.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Planner {
+    stages: Vec<Stage>,
+    page_size: PageSize,
+    requests: Requests,
+    max_tokens: u64,
+    least_tokens: u64,
+}
+
+impl Planner {
+    /// A planner for `stages` whose tokens grow in pages of `page_size`, up to `max_total_tokens` where it is given.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for `max_total_tokens` when the least plan needs more, and for `max_running_requests` when no
+    /// number of tokens gives every pool its minimum.
+    pub fn new(
+        stages: Vec<Stage>,
+        page_size: PageSize,
+        requests: Requests,
+        max_total_tokens: Option<u64>,
+    ) -> Result<Self> {
+        let max_tokens = max_total_tokens.unwrap_or(MAX_COUNT).min(MAX_COUNT);
+        let mut planner = Self { stages, page_size, requests, max_tokens, least_tokens: 0 };
+        planner.least_tokens = planner.find_least_tokens()?;
+        match max_total_tokens {
+            Some(tokens) if page_size.align_down(tokens) < planner.least_tokens => {
+                Err(planner.too_few_tokens("max_total_tokens", tokens))
+            }
+            _ => Ok(planner),
+        }
+    }
+
+    /// The stages, first to last.
+    #[must_use]
+    pub fn stages(&self) -> &[Stage] {
+        &self.stages
+    }
+
+    /// The least number of tokens with which every stage can serve one request.
+    #[must_use]
+    pub fn least_tokens(&self) -> u64 {
+        self.least_tokens
+    }
+
+    /// The stage whose pools take most under `plan`, by index; the first of equals.
+    #[must_use]
+    pub fn costliest_stage(&self, plan: &Plan) -> usize {
+        match self.stages.as_slice() {
+            [_] => 0,
+            stages => {
+                let costs = stages.iter().map(|stage| stage.bytes(plan));
+                costs
+                    .enumerate()
+                    .max_by_key(|&(index, bytes)| (bytes, std::cmp::Reverse(index)))
+                    .map_or(0, |(index, _)| index)
+            }
+        }
+    }
+
+    /// The plan with the most tokens that fits `budget_bytes` on every stage.
+    ///
+    /// # Errors
+    /// [`Error::InsufficientMemory`] when the least plan does not fit.
+    pub fn plan(&self, budget_bytes: u64) -> Result<Plan> {
+        let mut tokens = self.max_tokens;
+        for stage in &self.stages {
+            tokens = stage.tokens_within(budget_bytes, self.requests, self.page_size, tokens);
+        }
+        let plan = Plan { tokens, requests: self.requests.at(tokens), budget_bytes };
+        let shares_suffice = self.stages.iter().all(|stage| {
+            stage.pools.iter().all(|pool| {
+                let share = matches!(pool.growth(), Growth::Share(_));
+                !share || pool.minimum().is_none_or(|minimum| stage.slots(pool, &plan) >= minimum.slots)
+            })
+        });
+        if tokens < self.least_tokens || !shares_suffice {
+            return Err(self.too_little_memory(budget_bytes.into()));
+        }
+        Ok(plan)
+    }
+
+    /// The plan for `tokens`, in whole pages, whatever it costs: its budget is the least that holds it on every stage.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for `max_total_num_tokens` when the least plan needs more, or when the pools of so many
+    /// tokens take 2^63 bytes and more.
+    pub fn plan_from_max_tokens(&self, max_total_num_tokens: u64) -> Result<Plan> {
+        let tokens = self.page_size.align_down(max_total_num_tokens);
+        if tokens < self.least_tokens {
+            return Err(self.too_few_tokens("max_total_num_tokens", max_total_num_tokens));
+        }
+        self.plan_with_requests(tokens, self.requests.at(tokens))
+    }
+
+    /// The plan for `tokens` and `requests`, whatever it costs.
+    ///
+    /// # Errors
+    /// As [`Self::plan_from_max_tokens`].
+    pub fn plan_with_requests(&self, tokens: u64, requests: u64) -> Result<Plan> {
+        let required = self.required_bytes(tokens, requests);
+        let budget_bytes = u64::try_from(required).ok().filter(|&bytes| bytes <= MAX_COUNT).ok_or_else(|| {
+            Error::invalid("max_total_num_tokens", &tokens, "pass fewer: its pools take 2^63 bytes and more")
+        })?;
+        Ok(Plan { tokens, requests, budget_bytes })
+    }
+
+    /// The least budget that holds `tokens`: the bytes that they take on the stage where they take most.
+    #[must_use]
+    pub fn cost(&self, tokens: u64) -> u128 {
+        self.required_bytes(tokens, self.requests.at(tokens))
+    }
+
+    /// The least budget that holds `tokens` and `requests` on every stage, and of which every share holds its minimum.
+    ///
+    /// Without shares the cost itself. A share costs the more, the more it is a share of: then the least `b` with
+    /// `cost(b) ≤ b`, reached from below, as `cost` never falls with `b`. Shares take 99/100 at most, so the steps shrink.
+    fn required_bytes(&self, tokens: u64, requests: u64) -> u128 {
+        let pools = || self.stages.iter().flat_map(|stage| stage.pools.iter().map(move |pool| (stage, pool)));
+        let has_share = pools().any(|(_, pool)| matches!(pool.growth(), Growth::Share(_)));
+        let mut budget = pools().map(|(stage, pool)| stage.least_budget_of_share(pool)).max().unwrap_or(0);
+        loop {
+            let plan = Plan { tokens, requests, budget_bytes: as_u64(budget) };
+            let cost = self.stages.iter().map(|stage| stage.bytes(&plan)).max().unwrap_or(0);
+            if cost <= budget || budget > u64::MAX.into() || !has_share {
+                return cost.max(budget);
+            }
+            budget = cost;
+        }
+    }
+
+    /// The error that says by how much `available_bytes` is too little.
+    #[must_use]
+    pub fn too_little_memory(&self, available_bytes: i128) -> Error {
+        Error::InsufficientMemory {
+            available_bytes,
+            required_bytes: self.cost(self.least_tokens),
+            reason: self.reason(),
+            smallest: Vec::new(),
+        }
+    }
+
+    fn too_few_tokens(&self, option: &'static str, tokens: u64) -> Error {
+        Error::invalid(option, &tokens, format!("pass at least {}: {}", self.least_tokens, self.reason()))
+    }
+
+    /// What the least plan must hold, as the end of a sentence.
+    fn reason(&self) -> String {
+        let minimums: Vec<_> = self
+            .stages
+            .first()
+            .into_iter()
+            .flat_map(Stage::pools)
+            .filter_map(|pool| {
+                let minimum = pool.minimum()?;
+                Some(format!("the {} pool needs at least {} slots: {}", pool.name(), minimum.slots, minimum.reason))
+            })
+            .collect();
+        if minimums.is_empty() { "one request needs 2 tokens".into() } else { minimums.join("; ") }
+    }
+
+    /// The smallest number of tokens that gives every pool its minimum, and one request its two tokens.
+    fn find_least_tokens(&self) -> Result<u64> {
+        let suffices = |pages: u64| {
+            let tokens = pages.saturating_mul(self.page_size.slots());
+            let plan = Plan { tokens, requests: self.requests.at(tokens), budget_bytes: 0 };
+            plan.requests >= 1
+                && self.stages.iter().all(|stage| {
+                    stage.pools.iter().all(|pool| {
+                        let minimum = pool.minimum().filter(|_| !matches!(pool.growth(), Growth::Share(_)));
+                        minimum.is_none_or(|minimum| stage.slots(pool, &plan) >= minimum.slots)
+                    })
+                })
+        };
+        let most_pages = self.page_size.pages_in(MAX_COUNT);
+        if !suffices(most_pages) {
+            return Err(Error::invalid(
+                "max_running_requests",
+                &self.requests.at(MAX_COUNT),
+                format!("too few: {}", self.reason()),
+            ));
+        }
+        // The first page count that suffices follows the last that does not.
+        let last_too_few = last_true(0, most_pages, |pages| !suffices(pages));
+        Ok(last_too_few.saturating_add(1).saturating_mul(self.page_size.slots()))
+    }
+}

@@ -1,0 +1,280 @@
+//! A pool: buffers that share one number of slots, and the rule by which that number grows.
+//! The search for the number of tokens is in `plan.rs`; which layers share a pool is in `runtime.rs`.
+
+use std::num::NonZeroU64;
+
+use crate::error::{Error, Result};
+use crate::page::{Granularity, MAX_COUNT, PageSize};
+use crate::ratio::Ratio;
+
+/// The most bytes that one slot of a pool may take: sums of `slots · bytes` then stay below 2^127.
+const MAX_CELL_BYTES: u64 = 1 << 62;
+
+/// Equal buffers of a pool: one for each layer's keys, values, scales, …
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Buffer {
+    /// Bytes that one slot takes in one such buffer.
+    pub bytes_per_slot: NonZeroU64,
+    /// How many such buffers there are.
+    pub count: NonZeroU64,
+}
+
+/// How many slots a pool has when the anchor holds `T` tokens and the runtime serves `R` requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Growth {
+    /// `align_down(floor(T · ratio), page)`: full attention (1), windows (`swa_full_tokens_ratio`), compressed entries.
+    PerToken(Ratio),
+    /// `align_up(slots · R + base, page)`, and never more than the anchor if `at_most_anchor`.
+    PerRequest {
+        /// Slots that each request holds.
+        slots: u64,
+        /// Slots that the batch as a whole holds.
+        base: u64,
+        /// Whether the pool's tokens are all in the anchor too (a window's are; a state's are not).
+        at_most_anchor: bool,
+    },
+    /// As many as fit, padding included, in this share of the budget: recurrent state under `mamba_full_memory_ratio`.
+    Share(Ratio),
+    /// `align_up(slots, page)`.
+    Fixed(u64),
+}
+
+/// The least number of slots with which the runtime can serve one request, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Minimum {
+    /// Slots.
+    pub slots: u64,
+    /// The reason, as a clause: "it must exceed a window of 128 tokens and a page of 64".
+    pub reason: String,
+}
+
+/// The layers that share one number of slots.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Pool {
+    name: String,
+    page_size: PageSize,
+    padding_slots: u64,
+    growth: Growth,
+    buffers: Vec<Buffer>,
+    cell_bytes: u64,
+    layers: Vec<u32>,
+    span_tokens: Option<u64>,
+    minimum: Option<Minimum>,
+}
+
+impl Pool {
+    /// A pool without buffers: it has slots, but takes no bytes and no padding.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for a share of the whole budget or more, and for counts above `i64::MAX`.
+    pub fn new(name: impl Into<String>, page_size: PageSize, growth: Growth) -> Result<Self> {
+        match growth {
+            Growth::Share(ratio) if ratio.numerator() >= ratio.denominator().get() => {
+                Err(Error::invalid("ratio", &ratio, "a share of the budget must be below 1"))
+            }
+            Growth::PerRequest { slots, base, .. } if slots > 1 << 40 || base > 1 << 60 => {
+                Err(Error::invalid("slots", &slots.max(base), "pass fewer slots a request (2^40) and a batch (2^60)"))
+            }
+            Growth::Fixed(slots) if slots > MAX_COUNT => {
+                Err(Error::invalid("slots", &slots, format!("pass at most {MAX_COUNT}")))
+            }
+            _ => Ok(Self {
+                name: name.into(),
+                page_size,
+                padding_slots: 0,
+                growth,
+                buffers: Vec::new(),
+                cell_bytes: 0,
+                layers: Vec::new(),
+                span_tokens: None,
+                minimum: None,
+            }),
+        }
+    }
+
+    /// The pool with the buffers of one more state of `layer`, `bytes_per_slot` each.
+    ///
+    /// # Errors
+    /// As [`Self::with_buffers`].
+    pub fn with_layer(mut self, layer: u32, bytes_per_slot: &[u64]) -> Result<Self> {
+        if self.layers.last() != Some(&layer) {
+            self.layers.push(layer);
+        }
+        self.with_buffers(bytes_per_slot)
+    }
+
+    /// The pool with more buffers, `bytes_per_slot` each, of no layer in particular. Zeros are left out.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedModel`] when a slot of all buffers together passes 2^62 bytes.
+    pub fn with_buffers(mut self, bytes_per_slot: &[u64]) -> Result<Self> {
+        for bytes_per_slot in bytes_per_slot.iter().copied().filter_map(NonZeroU64::new) {
+            self.cell_bytes =
+                self.cell_bytes.checked_add(bytes_per_slot.get()).filter(|&bytes| bytes <= MAX_CELL_BYTES).ok_or_else(
+                    || Error::UnsupportedModel {
+                        message: format!("a slot of pool {} takes more than 2^62 bytes", self.name),
+                    },
+                )?;
+            match self.buffers.iter_mut().find(|buffer| buffer.bytes_per_slot == bytes_per_slot) {
+                Some(buffer) => buffer.count = buffer.count.saturating_add(1),
+                None => self.buffers.push(Buffer { bytes_per_slot, count: NonZeroU64::MIN }),
+            }
+        }
+        Ok(self)
+    }
+
+    /// The pool with `slots` that the runtime allocates and never hands out, if it has any buffers.
+    #[must_use]
+    pub fn with_padding(mut self, slots: u64) -> Self {
+        self.padding_slots = slots.min(1 << 32);
+        self
+    }
+
+    /// The pool of layers that keep no more than `tokens` of a request.
+    #[must_use]
+    pub fn with_span(mut self, tokens: u64) -> Self {
+        self.span_tokens = Some(tokens);
+        self
+    }
+
+    /// The pool that must hold at least `slots`, for the `reason` given.
+    #[must_use]
+    pub fn with_minimum(mut self, slots: u64, reason: impl Into<String>) -> Self {
+        self.minimum = Some(Minimum { slots, reason: reason.into() });
+        self
+    }
+
+    /// The pool's name: `full`, `swa`, `request_table`, …
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Slots in a page.
+    #[must_use]
+    pub fn page_size(&self) -> PageSize {
+        self.page_size
+    }
+
+    /// The rule for its slots.
+    #[must_use]
+    pub fn growth(&self) -> Growth {
+        self.growth
+    }
+
+    /// Its buffers, equal ones together.
+    #[must_use]
+    pub fn buffers(&self) -> &[Buffer] {
+        &self.buffers
+    }
+
+    /// The layers that it serves, by index in the model.
+    #[must_use]
+    pub fn layers(&self) -> &[u32] {
+        &self.layers
+    }
+
+    /// Bytes that one slot takes in all its layers together.
+    #[must_use]
+    pub fn cell_bytes(&self) -> u64 {
+        self.cell_bytes
+    }
+
+    /// Slots that the runtime allocates and never hands out; none where there is nothing to allocate.
+    #[must_use]
+    pub fn padding_slots(&self) -> u64 {
+        if self.cell_bytes == 0 { 0 } else { self.padding_slots }
+    }
+
+    /// The least number of slots with which the runtime can serve one request.
+    #[must_use]
+    pub fn minimum(&self) -> Option<&Minimum> {
+        self.minimum.as_ref()
+    }
+
+    /// Slots when the anchor holds `tokens`, the runtime serves `requests`, and all pools share `budget_bytes`.
+    #[must_use]
+    pub fn slots(&self, tokens: u64, requests: u64, budget_bytes: u64, granularity: Granularity) -> u64 {
+        match self.growth {
+            Growth::PerToken(ratio) => self.page_size.align_down(ratio.floor_of(tokens)),
+            Growth::PerRequest { slots, base, at_most_anchor } => {
+                let held = self.page_size.align_up(slots.saturating_mul(requests).saturating_add(base));
+                if at_most_anchor { held.min(self.page_size.align_up(tokens)) } else { held }
+            }
+            Growth::Share(ratio) => self.slots_within(ratio.floor_of(budget_bytes), granularity),
+            Growth::Fixed(slots) => self.page_size.align_up(slots),
+        }
+    }
+
+    /// Bytes that `slots` and the padding take, each buffer rounded up to the granularity.
+    #[must_use]
+    pub fn bytes(&self, slots: u64, granularity: Granularity) -> u128 {
+        if self.cell_bytes == 0 {
+            return 0;
+        }
+        // Saturating as the lint wants; MAX_CELL_BYTES keeps each product below 2^127, so nothing saturates.
+        let rows = u128::from(slots).saturating_add(self.padding_slots.into());
+        if granularity == Granularity::BYTE {
+            return rows.saturating_mul(self.cell_bytes.into());
+        }
+        self.buffers
+            .iter()
+            .map(|buffer| {
+                let bytes = granularity.round_up(rows.saturating_mul(u128::from(buffer.bytes_per_slot.get())));
+                bytes.saturating_mul(u128::from(buffer.count.get()))
+            })
+            .fold(0, u128::saturating_add)
+    }
+
+    /// Bytes of the largest single buffer that `slots` and the padding take.
+    #[must_use]
+    pub fn largest_buffer_bytes(&self, slots: u64) -> u128 {
+        let widest = self.buffers.iter().map(|buffer| buffer.bytes_per_slot.get()).max().unwrap_or(0);
+        u128::from(slots).saturating_add(self.padding_slots.into()).saturating_mul(widest.into())
+    }
+
+    /// Slots that one request of `tokens` (prompt and output) holds when it is complete.
+    ///
+    /// A window of `w` tokens holds up to `ceil(w / page) + 1` pages: the one more is for a window that straddles a page.
+    /// With pages of 64 a window of 128 that ends inside a page touches three.
+    #[must_use]
+    pub fn slots_of_request(&self, tokens: u64) -> u64 {
+        let all = self.page_size.align_up(tokens);
+        match (self.growth, self.span_tokens) {
+            (Growth::PerToken(ratio), None) => self.page_size.align_up(ratio.floor_of(all)),
+            (_, Some(span)) => all.min(self.page_size.align_up(span).saturating_add(self.page_size.slots())),
+            (Growth::PerRequest { slots, .. }, None) => slots,
+            (Growth::Share(_) | Growth::Fixed(_), None) => 0,
+        }
+    }
+
+    /// The most slots, in whole pages, that `bytes` hold.
+    fn slots_within(&self, bytes: u64, granularity: Granularity) -> u64 {
+        let Some(cell) = NonZeroU64::new(self.cell_bytes) else { return 0 };
+        let fits = |pages: u64| self.bytes(pages.saturating_mul(self.page_size.slots()), granularity) <= bytes.into();
+        if !fits(0) {
+            return 0;
+        }
+        let most = self.page_size.pages_in(bytes / cell);
+        let rounding = self.buffers.iter().map(|buffer| buffer.count.get()).fold(0, u64::saturating_add);
+        let rounding = u128::from(rounding).saturating_mul(granularity.bytes().into());
+        let rounding = u64::try_from(rounding).unwrap_or(u64::MAX);
+        let padding = self.padding_slots.saturating_add(self.page_size.slots());
+        let least = self.page_size.pages_in((bytes.saturating_sub(rounding) / cell).saturating_sub(padding));
+        last_true(least, most, fits).saturating_mul(self.page_size.slots())
+    }
+}
+
+/// The last number in `low..=high` for which `holds`, which is true at `low` and, once false, stays so.
+pub(crate) fn last_true(mut low: u64, mut high: u64, holds: impl Fn(u64) -> bool) -> u64 {
+    while low < high {
+        // Upper middle; low < high, so it is above low and nothing overflows.
+        let middle = high.saturating_sub(high.saturating_sub(low) / 2);
+        if holds(middle) {
+            low = middle;
+        } else {
+            high = middle.saturating_sub(1);
+        }
+    }
+    low
+}

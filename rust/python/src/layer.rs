@@ -1,0 +1,307 @@
+//! What a layer keeps, as Python values: spans, states, layers; and the bytes of one cell.
+
+use poolplan_core::{Dtype, State};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::errors::invalid;
+use crate::numbers::{checked, positive, whole};
+use crate::value;
+
+/// The tokens that a layer can still attend to, and so must keep.
+#[pyclass(frozen, eq, hash, module = "poolplan")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Span(pub(crate) poolplan_core::Span);
+
+impl Span {
+    const FIELDS: [&'static str; 2] = ["kind", "tokens"];
+}
+
+#[pymethods]
+impl Span {
+    #[new]
+    #[pyo3(signature = (*, kind = "full", tokens = None))]
+    fn new(kind: &str, tokens: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        let tokens = match tokens {
+            Some(tokens) => positive::<u32, std::num::NonZeroU32>("tokens", tokens)?.map(std::num::NonZeroU32::get),
+            None => None,
+        };
+        match (kind, tokens) {
+            ("full", None) => Ok(Self(poolplan_core::Span::Full)),
+            ("window", Some(tokens)) => Ok(Self(poolplan_core::Span::Window(tokens))),
+            ("chunk", Some(tokens)) => Ok(Self(poolplan_core::Span::Chunk(tokens))),
+            _ => Err(invalid("kind", kind, "pass full without tokens, or window or chunk with tokens")),
+        }
+    }
+
+    /// Every token.
+    #[staticmethod]
+    fn full() -> Self {
+        Self(poolplan_core::Span::Full)
+    }
+
+    /// The last `tokens` tokens (sliding window).
+    #[staticmethod]
+    fn window(tokens: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Self::new("window", Some(tokens))
+    }
+
+    /// The tokens since the last multiple of `tokens` (chunked attention).
+    #[staticmethod]
+    fn chunk(tokens: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Self::new("chunk", Some(tokens))
+    }
+
+    #[classattr]
+    #[pyo3(name = "__match_args__")]
+    fn match_args() -> (&'static str, &'static str) {
+        Self::FIELDS.into()
+    }
+
+    /// `full`, `window` or `chunk`.
+    #[getter]
+    fn kind(&self) -> &'static str {
+        match self.0 {
+            poolplan_core::Span::Full => "full",
+            poolplan_core::Span::Window(_) => "window",
+            poolplan_core::Span::Chunk(_) => "chunk",
+        }
+    }
+
+    /// Tokens of the window or chunk; `None` for full attention.
+    #[getter]
+    fn tokens(&self) -> Option<u32> {
+        self.0.tokens()
+    }
+
+    fn __repr__(&self) -> String {
+        match self.0 {
+            poolplan_core::Span::Full => "Span.full()".to_owned(),
+            poolplan_core::Span::Window(tokens) => format!("Span.window({tokens})"),
+            poolplan_core::Span::Chunk(tokens) => format!("Span.chunk({tokens})"),
+        }
+    }
+
+    fn __getnewargs_ex__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyDict>)> {
+        value::newargs(slf, &Self::FIELDS)
+    }
+
+    #[pyo3(signature = (**changes))]
+    fn __replace__<'py>(slf: &Bound<'py, Self>, changes: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
+        value::replace(slf, &Self::FIELDS, changes)
+    }
+}
+
+/// Keys and values of separate heads: MHA, GQA, MQA.
+#[pyclass(frozen, eq, hash, module = "poolplan")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Attention(poolplan_core::Attention);
+
+impl Attention {
+    const FIELDS: [&'static str; 4] = ["num_kv_heads", "head_dim", "v_head_dim", "span"];
+}
+
+#[pymethods]
+impl Attention {
+    #[new]
+    #[pyo3(signature = (*, num_kv_heads, head_dim, v_head_dim = None, span = None))]
+    fn new(
+        num_kv_heads: &Bound<'_, PyAny>,
+        head_dim: &Bound<'_, PyAny>,
+        v_head_dim: Option<&Bound<'_, PyAny>>,
+        span: Option<&Span>,
+    ) -> PyResult<Self> {
+        checked(poolplan_core::Attention::new(
+            dimension("num_kv_heads", num_kv_heads)?,
+            dimension("head_dim", head_dim)?,
+            dimension("v_head_dim", v_head_dim.unwrap_or(head_dim))?,
+            span.map_or(poolplan_core::Span::Full, |span| span.0),
+        ))
+        .map(Self)
+    }
+
+    #[classattr]
+    #[pyo3(name = "__match_args__")]
+    fn match_args() -> (&'static str, &'static str, &'static str, &'static str) {
+        Self::FIELDS.into()
+    }
+
+    /// KV heads of the whole layer, before tensor parallelism.
+    #[getter]
+    fn num_kv_heads(&self) -> u32 {
+        self.0.num_kv_heads
+    }
+
+    /// Elements of one head's key.
+    #[getter]
+    fn head_dim(&self) -> u32 {
+        self.0.head_dim
+    }
+
+    /// Elements of one head's value.
+    #[getter]
+    fn v_head_dim(&self) -> u32 {
+        self.0.v_head_dim
+    }
+
+    /// The tokens that are kept.
+    #[getter]
+    fn span(&self) -> Span {
+        Span(self.0.span)
+    }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
+        value::repr(slf, &Self::FIELDS)
+    }
+
+    fn __getnewargs_ex__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyDict>)> {
+        value::newargs(slf, &Self::FIELDS)
+    }
+
+    #[pyo3(signature = (**changes))]
+    fn __replace__<'py>(slf: &Bound<'py, Self>, changes: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
+        value::replace(slf, &Self::FIELDS, changes)
+    }
+}
+
+/// One compressed row for all heads: MLA.
+#[pyclass(frozen, eq, hash, module = "poolplan")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct LatentAttention(poolplan_core::LatentAttention);
+
+impl LatentAttention {
+    const FIELDS: [&'static str; 3] = ["kv_lora_rank", "qk_rope_head_dim", "span"];
+}
+
+#[pymethods]
+impl LatentAttention {
+    #[new]
+    #[pyo3(signature = (*, kv_lora_rank, qk_rope_head_dim, span = None))]
+    fn new(
+        kv_lora_rank: &Bound<'_, PyAny>,
+        qk_rope_head_dim: &Bound<'_, PyAny>,
+        span: Option<&Span>,
+    ) -> PyResult<Self> {
+        checked(poolplan_core::LatentAttention::new(
+            dimension("kv_lora_rank", kv_lora_rank)?,
+            dimension("qk_rope_head_dim", qk_rope_head_dim)?,
+            span.map_or(poolplan_core::Span::Full, |span| span.0),
+        ))
+        .map(Self)
+    }
+
+    #[classattr]
+    #[pyo3(name = "__match_args__")]
+    fn match_args() -> (&'static str, &'static str, &'static str) {
+        Self::FIELDS.into()
+    }
+
+    /// Elements of the latent.
+    #[getter]
+    fn kv_lora_rank(&self) -> u32 {
+        self.0.kv_lora_rank
+    }
+
+    /// Elements of the rotary key beside the latent.
+    #[getter]
+    fn qk_rope_head_dim(&self) -> u32 {
+        self.0.qk_rope_head_dim
+    }
+
+    /// The tokens that are kept.
+    #[getter]
+    fn span(&self) -> Span {
+        Span(self.0.span)
+    }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
+        value::repr(slf, &Self::FIELDS)
+    }
+
+    fn __getnewargs_ex__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyDict>)> {
+        value::newargs(slf, &Self::FIELDS)
+    }
+
+    #[pyo3(signature = (**changes))]
+    fn __replace__<'py>(slf: &Bound<'py, Self>, changes: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
+        value::replace(slf, &Self::FIELDS, changes)
+    }
+}
+
+/// One layer: everything that it keeps.
+#[pyclass(frozen, eq, hash, module = "poolplan")]
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Layer(pub(crate) poolplan_core::Layer);
+
+impl Layer {
+    const FIELDS: [&'static str; 1] = ["states"];
+}
+
+#[pymethods]
+impl Layer {
+    #[new]
+    #[pyo3(signature = (*, states = None))]
+    fn new(states: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        let Some(states) = states else { return Ok(Self(poolplan_core::Layer::default())) };
+        let states = states.try_iter()?.map(|state| to_state(&state?)).collect::<PyResult<Vec<_>>>()?;
+        Ok(Self(poolplan_core::Layer::new(states)))
+    }
+
+    #[classattr]
+    #[pyo3(name = "__match_args__")]
+    fn match_args() -> (&'static str,) {
+        Self::FIELDS.into()
+    }
+
+    /// What the layer keeps: `Attention` and `LatentAttention` states.
+    #[getter]
+    fn states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let states = self.0.states().iter().map(|state| match state {
+            State::Attention(attention) => Bound::new(py, Attention(*attention)).map(Bound::into_any),
+            State::Latent(latent) => Bound::new(py, LatentAttention(*latent)).map(Bound::into_any),
+        });
+        PyTuple::new(py, states.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
+        value::repr(slf, &Self::FIELDS)
+    }
+
+    fn __getnewargs_ex__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyDict>)> {
+        value::newargs(slf, &Self::FIELDS)
+    }
+
+    #[pyo3(signature = (**changes))]
+    fn __replace__<'py>(slf: &Bound<'py, Self>, changes: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
+        value::replace(slf, &Self::FIELDS, changes)
+    }
+}
+
+/// Bytes that one slot of `state` takes on one of `tp_size` ranks, block scales included.
+#[pyfunction]
+#[pyo3(signature = (state, *, kv_cache_dtype, tp_size))]
+pub(crate) fn cell_bytes(state: &Bound<'_, PyAny>, kv_cache_dtype: &str, tp_size: &Bound<'_, PyAny>) -> PyResult<u64> {
+    let tp_size = positive::<u32, _>("tp_size", tp_size)?.unwrap_or(std::num::NonZeroU32::MIN);
+    checked(poolplan_core::cell_bytes(&to_state(state)?, checked(kv_cache_dtype.parse())?, tp_size))
+}
+
+/// The name of a cache dtype as this package writes it, from any name that SGLang, vLLM or torch uses.
+#[pyfunction]
+pub(crate) fn parse_dtype(name: &str) -> PyResult<&'static str> {
+    checked(name.parse::<Dtype>()).map(Dtype::name)
+}
+
+fn to_state(state: &Bound<'_, PyAny>) -> PyResult<State> {
+    if let Ok(attention) = state.cast::<Attention>() {
+        Ok(State::Attention(attention.get().0))
+    } else if let Ok(latent) = state.cast::<LatentAttention>() {
+        Ok(State::Latent(latent.get().0))
+    } else {
+        Err(PyTypeError::new_err(format!("a layer keeps Attention or LatentAttention, not {}", state.repr()?)))
+    }
+}
+
+fn dimension(option: &str, value: &Bound<'_, PyAny>) -> PyResult<u32> {
+    whole(option, value, "pass a whole number from 1 to 2^24")
+}

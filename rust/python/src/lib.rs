@@ -1,0 +1,42 @@
+//! The module `poolplan._core`: the core crate's types as Python classes. Converts and delegates; no arithmetic.
+//! The arithmetic is in `rust/core`; types and docs for Python are in `python/poolplan/_core.pyi`.
+#![allow(
+    clippy::needless_pass_by_value,
+    clippy::trivially_copy_pass_by_ref,
+    clippy::missing_errors_doc,
+    reason = "signatures are those that PyO3 calls, and the errors are documented in the stub"
+)]
+
+use pyo3::prelude::*;
+
+mod config;
+mod configurator;
+mod errors;
+mod layer;
+mod numbers;
+mod split;
+mod value;
+
+/// Exact arithmetic of memory pools, in Rust. Use the names that `poolplan` exports.
+#[pymodule(gil_used = false)]
+mod _core {
+    use super::{Bound, PyModule, PyModuleMethods, PyResult};
+
+    #[pymodule_export]
+    use super::config::{MemoryPoolConfig, PoolSize};
+    #[pymodule_export]
+    use super::configurator::MemoryPoolConfigurator;
+    #[pymodule_export]
+    use super::layer::{Attention, LatentAttention, Layer, Span, cell_bytes, parse_dtype};
+    #[pymodule_export]
+    use super::numbers::parse_ratio;
+    #[pymodule_export]
+    use super::split::split_budget;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        // A benchmark refuses to measure a debug build.
+        module.add("build_profile", if cfg!(debug_assertions) { "debug" } else { "release" })?;
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

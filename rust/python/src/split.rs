@@ -1,0 +1,39 @@
+//! `split_budget` for Python.
+
+use poolplan_core::{Granularity, SplitPart};
+use pyo3::prelude::*;
+
+use crate::errors::invalid;
+use crate::numbers::{checked, whole};
+
+const COUNT: &str = "pass a whole number from 0 to 2^64 - 1";
+
+/// `total` divided in proportion to `weights`, each part a multiple of its own granularity.
+#[pyfunction]
+#[pyo3(signature = (total, weights, granularity = None))]
+pub(crate) fn split_budget(
+    total: &Bound<'_, PyAny>,
+    weights: &Bound<'_, PyAny>,
+    granularity: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Vec<u64>> {
+    let total: u64 = whole("total", total, COUNT)?;
+    let weights =
+        weights.try_iter()?.map(|weight| whole("weights", &weight?, COUNT)).collect::<PyResult<Vec<u64>>>()?;
+    let granularities = match granularity {
+        None => vec![Granularity::BYTE; weights.len()],
+        Some(all) => match all.try_iter() {
+            Ok(each) => each.map(|one| to_granularity(&one?)).collect::<PyResult<_>>()?,
+            Err(_) => vec![to_granularity(all)?; weights.len()],
+        },
+    };
+    if granularities.len() != weights.len() {
+        let allowed = format!("pass one number, or one for each of the {} weights", weights.len());
+        return Err(invalid("granularity", granularities.len().to_string(), allowed));
+    }
+    let parts = weights.into_iter().zip(granularities).map(|(weight, granularity)| SplitPart { weight, granularity });
+    Ok(poolplan_core::split_budget(total, &parts.collect::<Vec<_>>()))
+}
+
+fn to_granularity(value: &Bound<'_, PyAny>) -> PyResult<Granularity> {
+    checked(Granularity::new(whole("granularity", value, COUNT)?))
+}
