@@ -7,8 +7,8 @@
     >>> config.total_bytes <= 60 << 30
     True
 
-The way of the data: `models` reads a `config.json` into one entry a layer, `configurators` turn the layers into pools and
-plan them (in Rust), `cli` shows the plan to people.
+The way of the data: `models` reads a `config.json` into one entry a layer, `configurators` turn the layers into pools
+and plan them (in Rust), `cli` shows the plan to people.
 """
 
 from poolplan._core import (

@@ -243,8 +243,8 @@ class MemoryPoolConfig:
 class MemoryPoolConfigurator:
     """Plans the memory pools of one model under one runtime.
 
-    Abstract: `create_memory_pool_configurator` picks the subclass that applies. Frozen; equal, hashed and pickled by its
-    class, model and runtime.
+    Abstract: `create_memory_pool_configurator` picks the subclass that applies. Frozen; equal, hashed and pickled by
+    its class, model and runtime.
 
     Raises:
         InvalidOptionError: An option does not fit the model or another option.
@@ -323,7 +323,9 @@ def parse_ratio(value: _Rational | float | str) -> Fraction:
     """
 
 def split_budget(
-    total: SupportsIndex, weights: Iterable[SupportsIndex], granularity: SupportsIndex | Iterable[SupportsIndex] | None = None
+    total: SupportsIndex,
+    weights: Iterable[SupportsIndex],
+    granularity: SupportsIndex | Iterable[SupportsIndex] | None = None,
 ) -> list[int]:
     """`total` divided in proportion to `weights`, each part a multiple of its own granularity.
 
@@ -339,5 +341,5 @@ def split_budget(
         granularity: One number for all parts or one a part; 1 where it is not given.
 
     Raises:
-        InvalidOptionError: A number that is not whole or out of range, or another number of granularities than of weights.
+        InvalidOptionError: A number that is not whole or out of range, or not as many granularities as weights.
     """

@@ -81,7 +81,9 @@ def _click_type(option: Any) -> dict[str, Any]:
 @_runtime_options()
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 @click.pass_obj
-def plan(caught: list[warnings.WarningMessage], model: str, available: str | None, as_json: bool, **options: Any) -> None:
+def plan(
+    caught: list[warnings.WarningMessage], model: str, available: str | None, as_json: bool, **options: Any
+) -> None:
     """Plan the pools of MODEL: a name from the catalog, a folder, a config.json or a Hub id.
 
     Without --available, plan for --max-total-tokens and say what that takes.
@@ -143,7 +145,16 @@ def _fail(error: PoolPlanError | click.ClickException, *, as_json: bool) -> int:
     code = _TOO_LITTLE_MEMORY if isinstance(error, InsufficientMemoryError) else _BAD_INPUT
     if as_json:
         data: dict[str, Any] = {"type": type(error).__name__, "message": message, "exit_code": code}
-        for name in ("option", "value", "allowed", "key", "available_bytes", "required_bytes", "missing_bytes", "smallest"):
+        for name in (
+            "option",
+            "value",
+            "allowed",
+            "key",
+            "available_bytes",
+            "required_bytes",
+            "missing_bytes",
+            "smallest",
+        ):
             if hasattr(error, name):
                 data[name] = getattr(error, name)
         click.echo(json.dumps({"error": data}, default=str))

@@ -26,6 +26,8 @@ def plan_report(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig, 
         "model_type": model.model_type,
         "configurator": type(configurator).__name__,
         "kv_cache_dtype": _cache_dtype(model, runtime),
+        "tp_size": runtime.tp_size,
+        "page_size": runtime.page_size,
         "context_length": runtime.context_length or model.context_length,
         **config.as_dict(),
         "unused_because": _unused_because(configurator, config),
@@ -36,6 +38,7 @@ def plan_report(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig, 
             "per_pool": per_pool,
         },
         "request_bytes": configurator.request_bytes(request_tokens),
+        **_costs(configurator, config),
         "notes": _notes(configurator, config),
     }
 
@@ -80,6 +83,16 @@ def _state(state: Attention | LatentAttention, dtype: str, tp_size: int) -> dict
     }
 
 
+def _costs(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> dict[str, int]:
+    """What a token costs, and what a long request costs besides: a number of tokens alone says nothing of a hybrid."""
+    context_length = configurator.runtime.context_length or configurator.model.context_length
+    held = configurator.request_bytes(context_length)
+    return {
+        "bytes_per_token": next((pool.cell_bytes for pool in config.pools if pool.name == "full"), 0),
+        "bytes_per_request": sum(bytes_ for name, bytes_ in held.items() if name != "full"),
+    }
+
+
 def _unused_because(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> str:
     """Why no pool takes what is left of the budget."""
     runtime = configurator.runtime
@@ -91,7 +104,7 @@ def _unused_because(configurator: MemoryPoolConfigurator, config: MemoryPoolConf
     except InvalidOptionError as error:
         return error.allowed
     missing = needed - config.available_bytes
-    return f"{runtime.page_size} more tokens need {needed - config.total_bytes} bytes, {missing} more than are left"
+    return f"{runtime.page_size} more tokens need {needed - config.total_bytes:,} bytes, {missing:,} more than are left"
 
 
 def _notes(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> list[str]:
@@ -102,33 +115,33 @@ def _notes(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> li
     full = config.full_max_total_num_tokens
     if full is not None and full < context_length:
         notes.append(
-            f"one request of the whole context ({context_length} tokens) does not fit: "
-            f"the longest that does has {full} tokens (prompt and output)"
+            f"one request of the whole context ({context_length:,} tokens) does not fit: "
+            f"the longest that does has {full:,} tokens (prompt and output)"
         )
     asked = runtime.max_running_requests
     if asked is not None and config.max_running_requests < asked:
         notes.append(
-            f"max_running_requests={asked} is lowered to {config.max_running_requests}: "
-            f"each needs 2 of {config.max_total_num_tokens} tokens"
+            f"max_running_requests={asked} is lowered to {config.max_running_requests:,}: "
+            f"each needs 2 of {config.max_total_num_tokens:,} tokens"
         )
     table = next((pool for pool in config.pools if pool.name == "request_table"), None)
     if table is not None and asked is None and table.bytes * 50 > config.available_bytes:
         notes.append(
-            f"the request table takes {table.bytes} bytes for {config.max_running_requests} requests: "
+            f"the request table takes {table.bytes:,} bytes for {config.max_running_requests:,} requests: "
             "fewer max_running_requests or a shorter context_length leave more to tokens"
         )
     copies = _copied_bytes(model, runtime)
     if copies:
         notes.append(
-            f"of each token's bytes on all {runtime.tp_size} ranks together, {copies} are copies: "
+            f"of each token's bytes on all {runtime.tp_size} ranks together, {copies:,} are copies: "
             "there are fewer KV heads (or one latent) than ranks"
         )
     for name, largest in configurator.largest_buffer_bytes(config).items():
         limit = next((limit for limit in _OFFSET_LIMITS if largest > limit), None)
         if limit is not None:
             notes.append(
-                f"the largest buffer of pool {name} has {largest} bytes: "
-                f"a kernel with 32-bit byte offsets breaks above {limit}"
+                f"the largest buffer of pool {name} has {largest:,} bytes: "
+                f"a kernel with 32-bit byte offsets breaks above {limit:,}"
             )
     return notes
 

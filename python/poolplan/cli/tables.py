@@ -2,70 +2,70 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from poolplan.cli.size import format_size
 
+_MOST_RANGES = 3  # what a column has room for
+_FILE_WIDTH = 120
+
 
 def print_plan(report: dict[str, Any]) -> None:
     """Print every pool, the total, what is left and why, and what that means for requests."""
-    console = Console()
+    console = _console()
     budget = report["available_bytes"]
-    console.print(Text(f"{report['model']} · {report['configurator']} · {report['kv_cache_dtype']} cache", style="bold"))
-    table = Table(*["pool", "layers"])
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=_title(report), title_justify="left")
+    for column in ("pool", "layers"):
+        table.add_column(column)
     for column in ("cell", "slots", "padding", "bytes", "", "share"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for pool in report["pools"]:
-        table.add_row(
-            pool["name"],
-            _ranges(pool["layers"]),
-            f"{pool['cell_bytes']:,} B",
-            f"{pool['slots']:,}",
-            f"{pool['padding_slots']:,}",
-            *_amount(pool["bytes"], budget),
-        )
+        cell, slots, padding = (f"{pool[key]:,}" for key in ("cell_bytes", "slots", "padding_slots"))
+        table.add_row(pool["name"], _ranges(pool["layers"]), cell, slots, padding, *_amount(pool["bytes"], budget))
     table.add_section()
-    table.add_row("total", "", "", "", "", *_amount(report["total_bytes"], budget), style="bold")
-    table.add_row("unused", "", "", "", "", *_amount(report["unused_bytes"], budget))
-    table.add_row("budget", "", "", "", "", *_amount(budget, budget))
+    for name in ("total", "unused", "available"):
+        style = "bold" if name == "total" else None
+        table.add_row(name, "", "", "", "", *_amount(report[f"{name}_bytes"], budget), style=style)
     console.print(table)
-    fit = report["concurrent_requests"]
-    held = sum(report["request_bytes"].values())
+    fit, costs = report["concurrent_requests"], (report["bytes_per_token"], report["bytes_per_request"])
     lines = {
         "max_total_num_tokens": f"{report['max_total_num_tokens']:,}",
         "max_running_requests": f"{report['max_running_requests']:,}",
+        "requests at once": (
+            f"{fit['requests']:,} of {fit['request_tokens']:,} tokens, bound by the {fit['bound_by']} pool"
+        ),
+        "costs": f"{costs[0]:,} bytes a token, and {costs[1]:,} bytes a request besides",
         "unused because": report["unused_because"],
-        "requests at once": f"{fit['requests']:,} of {fit['request_tokens']:,} tokens, bound by the {fit['bound_by']} pool; "
-        f"each holds {format_size(held)}",
     }
     for name, value in lines.items():
-        console.print(Text.assemble((f"{name}: ", "bold"), value), highlight=False)
+        console.print(Text.assemble((f"{name}: ", "bold"), value))
     for note in report["notes"]:
-        console.print(Text.assemble(("note: ", "yellow"), note), highlight=False)
+        console.print(Text.assemble(("note: ", "yellow"), note))
 
 
 def print_layers(report: dict[str, Any]) -> None:
     """Print what each layer keeps; equal layers in a row take one line."""
-    console = Console()
-    title = f"{report['model']} ({report['model_type']}) · {report['kv_cache_dtype']} cache · tp {report['tp_size']}"
-    console.print(Text(title, style="bold"))
-    table = Table("layers", "state", "span")
-    table.add_column("cell", justify="right")
+    console = _console()
+    table = Table(
+        "layers", "state", "span", box=box.SIMPLE_HEAD, pad_edge=False, title=_title(report), title_justify="left"
+    )
+    table.add_column("cell", justify="right", no_wrap=True)
     for _, run in groupby(report["layers"], key=lambda layer: layer["states"]):
         layers = list(run)
         ranges = _ranges([layer["layer"] for layer in layers])
         for state in layers[0]["states"] or [None]:
-            table.add_row(ranges, *(_state_cells(state) if state else ("none", "", "0 B")))
+            table.add_row(ranges, *(_state_cells(state) if state else ("none", "", "0")))
             ranges = ""
     console.print(table)
     for span, cell in report["cell_bytes"].items():
         if cell:
-            console.print(f"all {span} states: {cell:,} bytes a slot on each rank", highlight=False)
+            console.print(f"all {span} states: {cell:,} bytes a slot on each rank")
 
 
 def _state_cells(state: dict[str, Any]) -> tuple[str, str, str]:
@@ -75,7 +75,7 @@ def _state_cells(state: dict[str, Any]) -> tuple[str, str, str]:
     else:
         value = "" if state["v_head_dim"] == state["head_dim"] else f" + {state['v_head_dim']}"
         shape = f"{state['num_kv_heads']} KV heads of {state['head_dim']}{value}"
-    return shape, span if tokens is None else f"{span} of {tokens:,}", f"{state['cell_bytes']:,} B"
+    return shape, span if tokens is None else f"{span} of {tokens:,}", f"{state['cell_bytes']:,}"
 
 
 def _amount(number: int, budget: int) -> tuple[str, str, str]:
@@ -85,11 +85,22 @@ def _amount(number: int, budget: int) -> tuple[str, str, str]:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Return `0-4, 6` for [0, 1, 2, 3, 4, 6], and only the count of what takes more than three ranges."""
-    runs = [
-        [number for _, number in run]
-        for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
-    ]
-    if len(runs) > 3:  # noqa: PLR2004 - a column's width
+    """Return `0-4, 6` for [0, 1, 2, 3, 4, 6], `1-9 by 2` for even steps, and a count of what takes more words."""
+    steps = {b - a for a, b in pairwise(numbers)}
+    if len(steps) == 1 and steps != {1}:
+        return f"{numbers[0]}-{numbers[-1]} by {steps.pop()}"
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
+    if len(runs) > _MOST_RANGES:
         return f"{len(numbers)} layers"
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def _title(report: dict[str, Any]) -> Text:
+    planned_by = report.get("configurator", report["model_type"])
+    return Text(f"{report['model']} · {planned_by} · {report['kv_cache_dtype']} cache · tp {report['tp_size']}", "bold")
+
+
+def _console() -> Console:
+    """A console that colours no numbers, and does not fold lines that go to a file or another program."""
+    console = Console(highlight=False, soft_wrap=True)
+    return console if console.is_terminal else Console(highlight=False, soft_wrap=True, width=_FILE_WIDTH)

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 class HybridSWAPoolConfigurator(MemoryPoolConfigurator):
     """Applies when a layer has a window or a chunk, unless the runtime keeps no window pool.
 
-    The window pool (`swa`) has `swa_full_tokens_ratio` slots for each slot of the full pool (`full`). A model with windows
-    only has no full pool: the window pool is then the anchor, and the ratio is ignored. Chunked attention counts as windows.
+    The window pool (`swa`) has `swa_full_tokens_ratio` slots for each slot of the full pool (`full`). A model with
+    windows only has no full pool: the window pool is then the anchor, and the ratio is ignored. Chunks count as
+    windows.
     """
 
     window_rule: ClassVar[Literal["ratio", "request_cap"]] = "ratio"

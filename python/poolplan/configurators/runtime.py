@@ -49,7 +49,9 @@ class RuntimeSpec:
     request_tokens: int | None = _option(
         None, "A request of so many tokens, prompt and output, must be able to run.", high=2**40 - 1
     )
-    swa_full_tokens_ratio: Fraction = _option(Fraction(4, 5), "Slots of the window pool for each slot of the full pool.")
+    swa_full_tokens_ratio: Fraction = _option(
+        Fraction(4, 5), "Slots of the window pool for each slot of the full pool."
+    )
     chunked_prefill_size: int | None = _option(None, "Prompt tokens in one prefill chunk; -1 for whole prompts.")
     disable_radix_cache: bool = _option(False, "No prefix cache.")
     disable_overlap_schedule: bool = _option(False, "One batch in flight instead of two.")
@@ -67,7 +69,9 @@ class RuntimeSpec:
         if self.pp_rank is not None and self.pp_rank >= self.pp_size:
             raise InvalidOptionError("pp_rank", self.pp_rank, f"pass a stage below pp_size={self.pp_size}")
         if self.swa_full_tokens_ratio > 1:
-            raise InvalidOptionError("swa_full_tokens_ratio", self.swa_full_tokens_ratio, "pass a ratio above 0, up to 1")
+            raise InvalidOptionError(
+                "swa_full_tokens_ratio", self.swa_full_tokens_ratio, "pass a ratio above 0, up to 1"
+            )
         if self.disaggregation_mode not in get_args(DisaggregationMode):
             allowed = ", ".join(get_args(DisaggregationMode))
             raise InvalidOptionError("disaggregation_mode", self.disaggregation_mode, f"pass one of {allowed}")

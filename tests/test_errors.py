@@ -1,0 +1,44 @@
+"""The errors: what they carry, and that they travel between processes."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from poolplan import (
+    InsufficientMemoryError,
+    InvalidOptionError,
+    PoolPlanError,
+    UnsupportedModelError,
+)
+
+ERRORS = [
+    InsufficientMemoryError("too little", 10, 30, [("tp_size", "2")]),
+    InvalidOptionError("page_size", 0, "pass 1 or more"),
+    UnsupportedModelError("unknown model", "model_type"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_survives_pickling(error: PoolPlanError) -> None:
+    twin = pickle.loads(pickle.dumps(error))
+    assert type(twin) is type(error)
+    assert vars(twin) == vars(error)
+    assert str(twin) == str(error)
+
+
+def test_errors_are_also_what_callers_already_catch() -> None:
+    assert issubclass(InsufficientMemoryError, RuntimeError)
+    assert issubclass(InvalidOptionError, ValueError)
+    assert issubclass(UnsupportedModelError, ValueError)
+
+
+def test_too_little_memory_says_how_much_is_missing_and_what_would_help() -> None:
+    error = ERRORS[0]
+    assert isinstance(error, InsufficientMemoryError)
+    assert (error.missing_bytes, error.smallest) == (20, {"tp_size": "2"})
+
+
+def test_an_option_is_shown_with_its_value_and_what_is_allowed() -> None:
+    assert str(ERRORS[1]) == "page_size=0 is not valid: pass 1 or more"

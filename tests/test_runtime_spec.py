@@ -1,0 +1,84 @@
+"""Options: what is accepted, what is stored, and what is refused with its name."""
+
+from __future__ import annotations
+
+import dataclasses
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poolplan import InvalidOptionError, RuntimeSpec
+
+NUMBERS = [option.name for option in dataclasses.fields(RuntimeSpec) if str(option.type).startswith("int")]
+
+
+@pytest.mark.parametrize("ratio", [0.8, "0.8", "4/5", Fraction(4, 5), Decimal("0.8"), "8e-1"], ids=repr)
+def test_a_ratio_is_the_decimal_that_was_typed(ratio: Any) -> None:
+    assert RuntimeSpec(swa_full_tokens_ratio=ratio).swa_full_tokens_ratio == Fraction(4, 5)
+
+
+@given(st.floats(min_value=1e-3, max_value=1, exclude_min=True))
+def test_every_float_ratio_is_its_shortest_decimal(ratio: float) -> None:
+    assert RuntimeSpec(swa_full_tokens_ratio=Fraction(repr(ratio))) == RuntimeSpec(swa_full_tokens_ratio=ratio)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    "ratio",
+    [0, -0.5, 1.01, float("nan"), float("inf"), True, None, "x", "1/0", "", b"1", [1], 10**400, 5e-324],
+    ids=repr,
+)
+def test_a_ratio_above_1_or_not_above_0_is_refused(ratio: Any) -> None:
+    with pytest.raises(InvalidOptionError) as caught:
+        RuntimeSpec(swa_full_tokens_ratio=ratio)
+    assert caught.value.option == "swa_full_tokens_ratio"
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", [True, 1.0, "1", b"1", -2, 2**64, 2**200, float("nan"), [1]], ids=repr)
+def test_a_number_that_is_not_whole_or_out_of_range_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(InvalidOptionError) as caught:
+        RuntimeSpec(**{name: value})
+    assert caught.value.option == name
+    assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "bf16", "torch.bfloat16"])
+def test_a_dtype_has_one_name(dtype: str) -> None:
+    assert RuntimeSpec(kv_cache_dtype=dtype).kv_cache_dtype == "bfloat16"
+
+
+class _TorchDtype:
+    """Writes itself as `torch.dtype` does, so that torch is not needed here."""
+
+    def __str__(self) -> str:
+        return "torch.float8_e4m3fn"
+
+
+def test_a_torch_dtype_is_read_by_its_name() -> None:
+    assert RuntimeSpec(kv_cache_dtype=_TorchDtype()).kv_cache_dtype == "fp8_e4m3"  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"kv_cache_dtype": "int3"}, "kv_cache_dtype"),
+        ({"kv_cache_dtype": 16}, "kv_cache_dtype"),
+        ({"disaggregation_mode": "both"}, "disaggregation_mode"),
+        ({"disable_radix_cache": 1}, "disable_radix_cache"),
+        ({"pp_size": 2, "pp_rank": 2}, "pp_rank"),
+        ({"tp_size": None}, "tp_size"),
+    ],
+    ids=repr,
+)
+def test_what_cannot_be_is_refused_by_name(options: dict[str, Any], option: str) -> None:
+    with pytest.raises(InvalidOptionError) as caught:
+        RuntimeSpec(**options)
+    assert caught.value.option == option
+
+
+def test_minus_one_is_sglangs_word_for_whole_prompts() -> None:
+    assert RuntimeSpec(chunked_prefill_size=-1) == RuntimeSpec()
