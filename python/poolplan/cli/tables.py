@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -14,6 +15,7 @@ from poolplan.cli.size import format_size
 
 _MOST_RANGES = 3  # what a column has room for
 _FILE_WIDTH = 120
+_WIDE = 96  # what all columns of a plan need
 
 
 def print_plan(report: dict[str, Any]) -> None:
@@ -23,15 +25,22 @@ def print_plan(report: dict[str, Any]) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=_title(report), title_justify="left")
     for column in ("pool", "layers"):
         table.add_column(column)
-    for column in ("cell", "slots", "padding", "bytes", "", "share"):
+    columns = ("cell", "slots", "padding", "bytes", "", "share")
+    shown = [column for column in columns if console.width >= _WIDE or column not in ("padding", "")]
+    for column in shown:
         table.add_column(column, justify="right", no_wrap=True)
+
+    def add_row(name: str, layers: str, cells: tuple[str, ...], style: str | None = None) -> None:
+        cells = tuple(cell for column, cell in zip(columns, cells, strict=True) if column in shown)
+        table.add_row(name, layers, *cells, style=style)
+
     for pool in report["pools"]:
-        cell, slots, padding = (f"{pool[key]:,}" for key in ("cell_bytes", "slots", "padding_slots"))
-        table.add_row(pool["name"], _ranges(pool["layers"]), cell, slots, padding, *_amount(pool["bytes"], budget))
+        counts = tuple(f"{pool[key]:,}" for key in ("cell_bytes", "slots", "padding_slots"))
+        add_row(pool["name"], _ranges(pool["layers"]), counts + _amount(pool["bytes"], budget))
     table.add_section()
     for name in ("total", "unused", "available"):
-        style = "bold" if name == "total" else None
-        table.add_row(name, "", "", "", "", *_amount(report[f"{name}_bytes"], budget), style=style)
+        amounts = _amount(report[f"{name}_bytes"], budget)
+        add_row(name, "", ("", "", "", *amounts), "bold" if name == "total" else None)
     console.print(table)
     fit, costs = report["concurrent_requests"], (report["bytes_per_token"], report["bytes_per_request"])
     lines = {
@@ -102,5 +111,4 @@ def _title(report: dict[str, Any]) -> Text:
 
 def _console() -> Console:
     """A console that colours no numbers, and does not fold lines that go to a file or another program."""
-    console = Console(highlight=False, soft_wrap=True)
-    return console if console.is_terminal else Console(highlight=False, soft_wrap=True, width=_FILE_WIDTH)
+    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _FILE_WIDTH)

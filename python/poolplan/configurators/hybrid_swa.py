@@ -33,7 +33,7 @@ class SWARequestCapPoolConfigurator(HybridSWAPoolConfigurator):
     The window pool is then as large as those requests need at once, and the full pool takes the rest.
     """
 
-    window_rule: ClassVar[Literal["request_cap"]] = "request_cap"
+    window_rule: ClassVar[Literal["ratio", "request_cap"]] = "request_cap"
 
     @classmethod
     def applies(cls, model: ModelSpec, runtime: RuntimeSpec) -> bool:

@@ -92,7 +92,7 @@ def _checked(name: str, kind: object, value: object, limits: Any) -> object:
         return value
     if name == "swa_full_tokens_ratio":
         try:
-            return parse_ratio(value)
+            return parse_ratio(cast("Any", value))
         except InvalidOptionError as error:
             raise InvalidOptionError(name, error.value, error.allowed) from None
     if name == "kv_cache_dtype":

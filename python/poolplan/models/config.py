@@ -58,13 +58,7 @@ class ConfigReader:
 
     def get(self, *keys: str) -> Any:
         """Return the value under the first of `keys` that has one, or its default; None where it is null."""
-        for key in keys:
-            value = self.text.get(key)
-            if value is not None:
-                return value
-        if any(key in self.text for key in keys):
-            return None
-        return next((self._defaults[key] for key in keys if self._defaults.get(key) is not None), None)
+        return self._find(*keys)[1]
 
     def integer(self, *keys: str, low: int = 1) -> int:
         """Return the whole number under the first of `keys` that has one.
@@ -79,8 +73,16 @@ class ConfigReader:
 
     def optional_integer(self, *keys: str, low: int = 1) -> int | None:
         """Return the whole number under the first of `keys` that has one, or None."""
-        value = self.get(*keys)
-        return None if value is None else self.whole(keys[0], value, low=low)
+        key, value = self._find(*keys)
+        return None if value is None else self.whole(key, value, low=low)
+
+    def _find(self, *keys: str) -> tuple[str, Any]:
+        """The first of `keys` that has a value, and the value."""
+        for values in (self.text, {} if any(key in self.text for key in keys) else self._defaults):
+            for key in keys:
+                if values.get(key) is not None:
+                    return key, values[key]
+        return keys[0], None
 
     def whole(self, key: str, value: object, *, low: int = 1) -> int:
         """Return `value`, found under `key`, as a whole number."""
@@ -100,14 +102,14 @@ class ConfigReader:
         value = self.get(key)
         if value is not None and not isinstance(value, list):
             raise self.error(key, f"{key} is not a list")
-        return value
+        return cast("list[Any] | None", value)
 
     def mapping(self, key: str) -> dict[str, Any]:
         """Return the object under `key`; an empty one when it is null or missing."""
         value = self.get(key)
         if value is not None and not isinstance(value, dict):
             raise self.error(key, f"{key} is not an object")
-        return value or {}
+        return cast("dict[str, Any]", value or {})
 
     def error(self, key: str, message: str) -> UnsupportedModelError:
         """Return the error that names the model and the key to blame."""
@@ -118,7 +120,7 @@ class ConfigReader:
         """Decoder layers of the model; MTP layers are not among them."""
         layers = self.integer(*_LAYER_KEYS)
         if layers > _MAX_LAYERS:
-            raise self.error("num_hidden_layers", f"{layers} layers are more than {_MAX_LAYERS}")
+            raise self.error("num_hidden_layers", f"num_hidden_layers={layers} is more than {_MAX_LAYERS}")
         return layers
 
     @property
@@ -128,7 +130,9 @@ class ConfigReader:
         SGLang 0.5.23, `get_context_length`: the trained positions, times the factor of a rope scaling that does not say
         itself how many positions it starts from.
         """
-        positions = self.integer(*_CONTEXT_KEYS)
+        positions = self.optional_integer(*_CONTEXT_KEYS)
+        if positions is None:
+            raise self.error("max_position_embeddings", f"{' or '.join(_CONTEXT_KEYS)} is missing")
         scaling = self.get("rope_scaling") or self.get("rope_parameters")
         if not isinstance(scaling, dict):
             return positions

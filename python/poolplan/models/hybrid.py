@@ -1,4 +1,4 @@
-"""Hybrids whose window layers have heads or dimensions of their own. Window layers with equal heads are in `window.py`."""
+"""Hybrids whose window layers have heads or dimensions of their own. Those with equal heads are in `window.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from poolplan._core import Attention, Layer, Span
 from poolplan.errors import UnknownModelWarning
 from poolplan.models.heads import attention
 from poolplan.models.registry import register_model
-from poolplan.models.window import spans_of_layer_types, window_span
+from poolplan.models.window import layer_flags, spans_of_layer_types, window_span
 
 if TYPE_CHECKING:
     from poolplan.models.config import ConfigReader
@@ -30,12 +30,7 @@ if TYPE_CHECKING:
 )
 def mimo_v2_flash(config: ConfigReader) -> list[Layer]:
     """Return layers of MiMo V2: a 1 in `hybrid_layer_pattern` is a window layer, with `swa_` heads and dimensions."""
-    pattern = config.sequence("hybrid_layer_pattern") or []
-    layers = config.num_layers
-    if len(pattern) < layers or any(flag not in (0, 1) for flag in pattern):
-        raise config.error(
-            "hybrid_layer_pattern", f"hybrid_layer_pattern does not have a 0 or 1 for each of {layers} layers"
-        )
+    windowed = layer_flags(config, "hybrid_layer_pattern", config.num_layers)
     full = Layer(states=[attention(config)])
     window = Attention(
         num_kv_heads=config.integer("swa_num_key_value_heads"),
@@ -43,7 +38,7 @@ def mimo_v2_flash(config: ConfigReader) -> list[Layer]:
         v_head_dim=config.integer("swa_v_head_dim"),
         span=window_span(config),
     )
-    return [Layer(states=[window]) if flag else full for flag in pattern[:layers]]
+    return [Layer(states=[window]) if flag else full for flag in windowed]
 
 
 @register_model(

@@ -9,6 +9,8 @@ from poolplan.models.decoder import plain_decoder
 from poolplan.models.registry import register_model
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from poolplan.models.config import ConfigReader
 
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     "youtu",
     reads=["kv_lora_rank"],
 )
-def latent_decoder(config: ConfigReader) -> list[Layer]:
+def latent_decoder(config: ConfigReader) -> Sequence[Layer]:
     """Return layers that each keep one latent row; the expanded heads that such files also name are not cached."""
     if config.get("kv_lora_rank") is None:
         # DeepSeek-VL2-Tiny and its kin switch the latent off.

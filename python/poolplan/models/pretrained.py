@@ -1,4 +1,4 @@
-"""From what a user types to a parsed `config.json`: a folder, a file, the catalog, the Hub. Keys are read in `config.py`."""
+"""From what a user types to a parsed `config.json`: folder, file, catalog, Hub. Its keys are read in `config.py`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _read_hub(model: str, revision: str | None) -> dict[str, Any]:
     try:
-        from huggingface_hub import hf_hub_download
+        from huggingface_hub import hf_hub_download  # pyright: ignore[reportUnknownVariableType]
         from huggingface_hub.errors import EntryNotFoundError
     except ImportError:
         message = f"{_unknown(model)}; to read it from the Hub, install poolplan[hub]"

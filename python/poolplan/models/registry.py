@@ -137,8 +137,8 @@ def register_model(*names: str, reads: Iterable[str] = ()) -> Callable[[LayersOf
 
     Args:
         names: Names in `architectures`, which are looked up first, and of `model_type`.
-        reads: The keys hinting at windows, latents or other state that the function reads. Any other such key that is set
-            makes the model an error instead of a plan that is silently wrong.
+        reads: The keys hinting at windows, latents or other state that the function reads. Any other such key that is
+            set makes the model an error instead of a plan that is silently wrong.
     """
 
     def register(layers_of: LayersOf) -> LayersOf:
@@ -220,8 +220,8 @@ def _plain_name(name: str) -> str:
 def _is_set(key: str, value: Any) -> bool:
     if key in {"loop_num", "num_loops"}:
         return value not in (None, 0, 1)
-    if key == "per_layer_config":
-        return bool(value) and any(cast("dict[str, Any]", value).values()) if isinstance(value, dict) else bool(value)
+    if key == "per_layer_config" and isinstance(value, dict):
+        return any(cast("dict[str, Any]", value).values())
     return value is not None and value is not False and value not in (0, "", [], {})
 
 

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from poolplan._core import Layer
 from poolplan.errors import UnsupportedModelError
 from poolplan.models.config import ConfigReader
 from poolplan.models.registry import read_layers
 
 if TYPE_CHECKING:
     import os
+
+    from poolplan._core import Layer
 
 # Runtimes serve 32-bit checkpoints in 16 bits, and so do they with files that name no type.
 _SIXTEEN_BITS = ("bfloat16", "float16")
@@ -66,10 +67,8 @@ class ModelSpec:
         Raises:
             UnsupportedModelError: A key is missing or wrong, or the model keeps something that is not known.
         """
-        config = cast("Mapping[str, Any] | object", config)
-        if not isinstance(config, Mapping):
+        if not isinstance(config, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - what users pass is not typed
             raise UnsupportedModelError(f"{name or 'the config'} is not a JSON object", None)
-        config = cast("Mapping[str, Any]", config)
         reader = ConfigReader(config, name or str(config.get("_name_or_path") or config.get("model_type") or "model"))
         layers = read_layers(reader)
         dtype = _dtype(reader)

@@ -85,11 +85,11 @@ def _every_layer(config: ConfigReader, layers: int) -> list[bool]:
 
 def _all_but_every(period: int) -> Rule:
     """The last of each `period` layers is full: layer 0 has a window."""
-    return lambda config, layers: [(i + 1) % period != 0 for i in range(layers)]
+    return lambda _, layers: [(i + 1) % period != 0 for i in range(layers)]
 
 
 def _all_but_every_given(default: int) -> Rule:
-    """As `_all_but_every`, with the period in `sliding_window_pattern`: a number, or letters as in LLLG (L is local)."""
+    """As `_all_but_every`, with the period in `sliding_window_pattern`: a number, or letters (LLLG: L is local)."""
 
     def rule(config: ConfigReader, layers: int) -> list[bool]:
         pattern: Any = config.get("sliding_window_pattern", "_sliding_window_pattern")
@@ -137,7 +137,7 @@ def _without_rope(config: ConfigReader, layers: int) -> list[bool]:
 
 def _by_layout(config: ConfigReader, layers: int) -> list[bool]:
     """SmallThinker: 1 in `sliding_window_layout`."""
-    return _flags(config, "sliding_window_layout", layers)
+    return layer_flags(config, "sliding_window_layout", layers)
 
 
 def _gpt_neo(config: ConfigReader, layers: int) -> list[bool]:
@@ -146,12 +146,11 @@ def _gpt_neo(config: ConfigReader, layers: int) -> list[bool]:
     if kinds is None:
         groups: list[Any] = config.sequence("attention_types") or [[["global", "local"], (layers + 1) // 2]]
         try:
-            kinds = [
-                kind for group, times in groups for _ in range(config.whole("attention_types", times)) for kind in group
-            ]
+            repeated = [[*group] * config.whole("attention_types", times) for group, times in groups]
         except (TypeError, ValueError):
             raise config.error("attention_types", "attention_types is not a list of [kinds, times]") from None
-    if len(kinds) < layers or set(map(str, kinds)) - {"global", "local"}:
+        kinds = [kind for group in repeated for kind in group]
+    if len(kinds) < layers or any(kind not in ("global", "local") for kind in kinds):
         raise config.error("attention_layers", f"attention_layers does not name {layers} layers global or local")
     return [kind == "local" for kind in kinds[:layers]]
 
@@ -161,8 +160,8 @@ def _only_layer_types(config: ConfigReader, layers: int) -> list[bool]:
     raise config.error("layer_types", f"layer_types is missing, and says which of {layers} layers have a window")
 
 
-def _flags(config: ConfigReader, key: str, layers: int) -> list[bool]:
-    """One 0 or 1 a layer under `key`."""
+def layer_flags(config: ConfigReader, key: str, layers: int) -> list[bool]:
+    """Return whether there is a 1 for each layer in the list of 0 and 1 under `key`; the list may be longer."""
     flags = config.sequence(key) or []
     if len(flags) < layers or any(flag not in (0, 1) for flag in flags):
         raise config.error(key, f"{key} does not have a 0 or 1 for each of {layers} layers")
@@ -170,7 +169,10 @@ def _flags(config: ConfigReader, key: str, layers: int) -> list[bool]:
 
 
 _RULES: dict[str, Rule] = {
-    "mistral Mistral3ForConditionalGeneration mixtral ministral ministral3 starcoder2 phi3 phi3_v phi3small phi4mm phi4_multimodal phimoe": _every_layer,
+    (
+        "mistral Mistral3ForConditionalGeneration mixtral ministral ministral3 starcoder2 "
+        "phi3 phi3_v phi3small phi4mm phi4_multimodal phimoe"
+    ): _every_layer,
     "gemma2 vaultgemma gpt_oss": _all_but_every(2),
     "gemma3 gemma3_text": _all_but_every_given(6),
     "cohere2 cohere2_moe olmo3 exaone4 exaone4_5 exaone4_5_text exaone_moe": _all_but_every_given(4),
@@ -216,7 +218,7 @@ def llama4(config: ConfigReader) -> list[Layer]:
     spans = spans_of_layer_types(config)
     if spans is None:
         if config.sequence("no_rope_layers"):
-            chunked = _flags(config, "no_rope_layers", layers)
+            chunked = layer_flags(config, "no_rope_layers", layers)
         else:
             chunked = _all_but_every(config.integer("no_rope_layer_interval"))(config, layers)
         spans = [chunk_span(config) if flag else Span.full() for flag in chunked]

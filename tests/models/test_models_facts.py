@@ -1,0 +1,107 @@
+"""Real files against bytes that were worked out by hand: `tests/facts/models.csv`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poolplan import Attention, LatentAttention, ModelSpec, UnknownModelWarning, UnsupportedModelError, cell_bytes
+
+FACTS = Path(__file__).parents[1] / "facts"
+ROWS = list(csv.DictReader((FACTS / "models.csv").read_text(encoding="utf-8").splitlines()))
+PLANNED = [row for row in ROWS if not row["refused_key"]]
+REFUSED = [row for row in ROWS if row["refused_key"]]
+
+# A window that is not shorter than the context is full attention: this class has a window of 4,096 and 2,048 positions.
+FULL_BY_CONTEXT = {"transformers-default--exaone_moe"}
+# What a file says wrongly or not at all, and we say so.
+WARNED = {
+    "SpecForge-draft--deepseek-v3-671b-eagle3": "LlamaForCausalLMEagle3",
+    "SpecForge-draft--phi4-eagle3": "LlamaForCausalLMEagle3",
+    "SpecForge-draft--qwen3-8b-dflash": "DFlashDraftModel",
+    "SpecForge-draft--qwen3-8b-domino": "DominoDraftModel",
+    "SpecForge-draft--qwen3-8b-peagle": "PEagleDraftModel",
+    "deepseek-ai--DeepSeek-V4.1-Flash-serving-shim": "DeepseekV41ForCausalLM",
+    "stepfun-ai--Step-3.7-Flash": "attention_other_setting",
+}
+
+
+def config_of(name: str) -> dict[str, Any]:
+    return json.loads((FACTS / "configs" / f"{name}.json").read_text())
+
+
+def read(name: str) -> ModelSpec:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnknownModelWarning)
+        return ModelSpec.from_config(config_of(name), name=name)
+
+
+def bytes_of(model: ModelSpec) -> dict[str, int]:
+    """Bytes of a token by span, from the layers' own numbers: what the facts were worked out from."""
+    total = {"full": 0, "window": 0, "chunk": 0}
+    for layer in model.layers:
+        for state in layer.states:
+            match state:
+                case Attention():
+                    elements = state.num_kv_heads * (state.head_dim + state.v_head_dim)
+                case LatentAttention():
+                    elements = state.kv_lora_rank + state.qk_rope_head_dim
+            total[state.span.kind] += 2 * elements
+            assert cell_bytes(state, kv_cache_dtype="bfloat16", tp_size=1) == 2 * elements
+    return total
+
+
+@pytest.mark.parametrize("row", PLANNED, ids=lambda row: row["config"])
+def test_a_file_keeps_the_bytes_that_were_worked_out_by_hand(row: dict[str, str]) -> None:
+    expected = {span: int(row[f"{span}_bytes"]) for span in ("full", "window", "chunk")}
+    if row["config"] in FULL_BY_CONTEXT:
+        expected = {"full": sum(expected.values()), "window": 0, "chunk": 0}
+    assert bytes_of(read(row["config"])) == expected
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=lambda row: row["config"])
+def test_a_file_that_keeps_other_state_is_refused_with_the_key_that_says_so(row: dict[str, str]) -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        ModelSpec.from_config(config_of(row["config"]), name=row["config"])
+    assert caught.value.key == row["refused_key"]
+    assert caught.value.key in caught.value.message
+
+
+@pytest.mark.parametrize("row", PLANNED, ids=lambda row: row["config"])
+def test_only_what_a_file_leaves_open_is_warned_of(row: dict[str, str]) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ModelSpec.from_config(config_of(row["config"]), name=row["config"])
+    assert bool(caught) == (row["config"] in WARNED)
+    assert WARNED.get(row["config"], "") in "".join(str(warning.message) for warning in caught)
+
+
+def test_the_facts_cover_what_they_should() -> None:
+    """A lost file would make every test here pass."""
+    assert (len(PLANNED), len(REFUSED)) == (125, 50)
+    assert len(list((FACTS / "configs").glob("*.json"))) == len(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "window"),
+    [
+        ("google--gemma-3-27b-it", range(5, 62, 6), 1024),
+        ("openai--gpt-oss-120b", range(1, 36, 2), 128),
+        ("google--gemma-2-2b-it", range(1, 26, 2), 4096),
+        ("CohereForAI--c4ai-command-r7b-12-2024", range(3, 32, 4), 4096),
+        ("LGAI-EXAONE--EXAONE-4.0-32B", range(3, 64, 4), 4096),
+        ("transformers-default--cwm", range(0, 64, 4), 8192),
+        ("mistralai--Mistral-7B-Instruct-v0.1", range(0), 4096),
+    ],
+)
+def test_the_full_layers_of_a_hybrid(name: str, layers: range, window: int) -> None:
+    """The parity of each pattern, from the config classes: layer 0 has a window, except in cwm."""
+    model = read(name)
+    spans = [layer.states[0].span for layer in model.layers]
+    assert [index for index, span in enumerate(spans) if span.kind == "full"] == list(layers)
+    assert {span.tokens for span in spans if span.kind != "full"} == {window}

@@ -1,0 +1,73 @@
+"""The plan in closed form: bounded from both sides, then bisected. Integers only; what can be done once is."""
+
+from __future__ import annotations
+
+from math import lcm
+
+from reference.world import Answer, Refusal, World
+
+_MAX_TOKENS = 2**63 - 1
+
+
+class ClosedForm:
+    """A world made ready to be planned many times."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.page = world.page
+        cap = world.options.max_total_tokens
+        self.max_pages = (_MAX_TOKENS if cap is None else min(cap, _MAX_TOKENS)) // self.page
+        self.least_pages = self._least_pages()
+        if self.max_pages < self.least_pages:
+            raise Refusal("max_total_tokens")
+        self.required_bytes = world.cost(self.least_pages * self.page)
+        # Each stage as (numerator, denominator) of its bytes a token, and the most that rounding slots down can save.
+        self.bounds: list[tuple[int, int, int]] = []
+        for stage in world.stages:
+            following = [pool for pool in stage if pool.ratio is not None]
+            denominator = lcm(*(pool.ratio.denominator for pool in following if pool.ratio is not None))
+            numerator = sum(int(pool.ratio * denominator) * pool.cell for pool in following if pool.ratio is not None)
+            self.bounds.append((numerator, denominator, sum(pool.page * pool.cell for pool in following)))
+
+    def plan(self, budget: int) -> Answer:
+        """Return the plan with the most tokens that fits `budget`, or raise `Refusal`."""
+        return self.world.answer(self.max_total_num_tokens(budget))
+
+    def max_total_num_tokens(self, budget: int) -> int:
+        """Return the most tokens that fit `budget`."""
+        if budget < self.required_bytes:
+            raise Refusal(None, self.required_bytes)
+        cost, page = self.world.cost, self.page
+        low, high = self.least_pages, self.max_pages
+        for numerator, denominator, rounding in self.bounds:
+            if numerator:
+                high = min(high, (budget + rounding) * denominator // numerator // page)
+        # Above what fits, rounding and the other pools take at most what is left out here; then halve what is between.
+        step = 1
+        guess = max(low, high - 8)
+        while guess > low and cost(guess * page) > budget:
+            high = guess - 1
+            step *= 4
+            guess = max(low, high - step * 8)
+        low = guess
+        while low < high:
+            middle = (low + high + 1) // 2
+            if cost(middle * page) <= budget:
+                low = middle
+            else:
+                high = middle - 1
+        return low * page
+
+    def _least_pages(self) -> int:
+        suffices, page = self.world.suffices, self.page
+        high = _MAX_TOKENS // page
+        if not suffices(high * page):
+            raise Refusal("max_running_requests")
+        low = 0
+        while high - low > 1:
+            middle = (low + high) // 2
+            if suffices(middle * page):
+                high = middle
+            else:
+                low = middle
+        return high

@@ -1,0 +1,61 @@
+"""The public API against the plain-Python reference: every number of every pool, or the same refusal."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+
+from poolplan import InsufficientMemoryError, InvalidOptionError, UnsupportedModelError
+from reference import Answer, ClosedForm, Refusal, World, plan_by_scan
+from strategies import Case, answer_of, cases, small_cases
+
+# With HYPOTHESIS_PROFILE=slow these run 100,000 examples each.
+pytestmark = pytest.mark.slow
+
+Outcome = Answer | tuple[str, object]
+
+
+def ours(case: Case) -> Outcome:
+    try:
+        return answer_of(case.configurator().calculate_pool_sizes(case.budget))
+    except InsufficientMemoryError as error:
+        return "required_bytes", error.required_bytes
+    except InvalidOptionError as error:
+        return "option", error.option
+    except UnsupportedModelError:
+        return "option", "model"
+
+
+def refused(refusal: Refusal) -> Outcome:
+    if refusal.option is None:
+        return "required_bytes", refusal.required_bytes
+    return "option", refusal.option
+
+
+def by_closed_form(case: Case) -> Outcome:
+    try:
+        return ClosedForm(World(case.layers, case.options)).plan(case.budget)
+    except Refusal as refusal:
+        return refused(refusal)
+
+
+def by_scan(case: Case) -> Outcome:
+    try:
+        return plan_by_scan(World(case.layers, case.options), case.budget)
+    except Refusal as refusal:
+        return refused(refusal)
+
+
+@given(cases())
+def test_a_plan_of_any_size_equals_the_closed_form(case: Case) -> None:
+    assert ours(case) == by_closed_form(case)
+
+
+@given(small_cases())
+def test_a_small_plan_equals_the_scan(case: Case) -> None:
+    assert ours(case) == by_scan(case)
+
+
+@given(small_cases())
+def test_the_reference_agrees_with_itself(case: Case) -> None:
+    assert by_closed_form(case) == by_scan(case)
