@@ -23,6 +23,7 @@ from reference.world import DTYPES, Answer, Options, State
 from reference.world import Layer as ReferenceLayer
 
 Layers = tuple[ReferenceLayer, ...]
+_LONGEST_CONTEXT = 2**40 - 1  # the options say how much of it is used
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,10 @@ class Case:
 
     def configurator(self) -> MemoryPoolConfigurator:
         """Return the case through the public API."""
-        return create_memory_pool_configurator(model_of(self.layers), runtime_of(self.options))
+        return create_memory_pool_configurator(model_of(self.layers, _LONGEST_CONTEXT), runtime_of(self.options))
 
 
-def model_of(layers: Layers, context_length: int = 2**40 - 1) -> ModelSpec:
+def model_of(layers: Layers, context_length: int = 8192) -> ModelSpec:
     """Return layers of the reference as a model."""
     return ModelSpec(
         name="random",

@@ -222,5 +222,5 @@ def test_a_chunk_of_chunked_attention_counts_like_a_window() -> None:
 def test_a_window_longer_than_the_context_holds_the_context() -> None:
     """tenstorrent/tt-xla#5860: rings sized by the window although requests are shorter."""
     runtime = RuntimeSpec(page_size=64, context_length=64, **CAPPED, chunked_prefill_size=64)
-    config = create_memory_pool_configurator(HYBRID, runtime).calculate_pool_sizes(GIB)
+    config = create_memory_pool_configurator(HYBRID, runtime).calculate_pool_sizes(4 * GIB)
     assert config.swa_max_total_num_tokens == 64 * (64 + 128 + 64 + 64) + 2 * 64 + 64

@@ -37,7 +37,7 @@ def test_errors_are_also_what_callers_already_catch() -> None:
 def test_too_little_memory_says_how_much_is_missing_and_what_would_help() -> None:
     error = ERRORS[0]
     assert isinstance(error, InsufficientMemoryError)
-    assert (error.missing_bytes, error.smallest) == (20, {"tp_size": "2"})
+    assert (error.missing_bytes, error.alternatives) == (20, {"tp_size": "2"})
 
 
 def test_an_option_is_shown_with_its_value_and_what_is_allowed() -> None:

@@ -22,7 +22,7 @@ from poolplan import InvalidOptionError, split_budget
         pytest.param(100, [0, 0], None, [0, 0], id="no weight"),
         pytest.param(0, [1, 2], None, [0, 0], id="nothing to divide"),
         pytest.param(99, [1, 1], 100, [0, 0], id="less than a granule"),
-        pytest.param(100, [1, 1], [64, 1], [64, 36], id="each part its own granularity"),
+        pytest.param(100, [3, 1], [64, 1], [64, 36], id="each part its own granularity"),
     ],
 )
 def test_a_budget_is_split(total: int, weights: list[int], granularity: Any, parts: list[int]) -> None:

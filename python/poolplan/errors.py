@@ -19,18 +19,18 @@ class InsufficientMemoryError(PoolPlanError, RuntimeError):
         available_bytes: The budget.
         required_bytes: The least budget that works with all other options as they are.
         missing_bytes: The difference.
-        smallest: For each other option that would help alone, the smallest value with which this budget works.
+        alternatives: For each other option that would help alone, the nearest value with which this budget works.
     """
 
     def __init__(
-        self, message: str, available_bytes: int, required_bytes: int, smallest: Iterable[tuple[str, str]] = ()
+        self, message: str, available_bytes: int, required_bytes: int, alternatives: Iterable[tuple[str, str]] = ()
     ) -> None:
-        smallest = tuple(smallest)
-        super().__init__(message, available_bytes, required_bytes, smallest)
+        alternatives = tuple(alternatives)
+        super().__init__(message, available_bytes, required_bytes, alternatives)
         self.available_bytes = available_bytes
         self.required_bytes = required_bytes
         self.missing_bytes = required_bytes - available_bytes
-        self.smallest = dict(smallest)
+        self.alternatives = dict(alternatives)
 
     def __str__(self) -> str:
         return str(self.args[0])

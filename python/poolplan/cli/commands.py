@@ -153,7 +153,7 @@ def _fail(error: PoolPlanError | click.ClickException, *, as_json: bool) -> int:
             "available_bytes",
             "required_bytes",
             "missing_bytes",
-            "smallest",
+            "alternatives",
         ):
             if hasattr(error, name):
                 data[name] = getattr(error, name)
@@ -171,5 +171,5 @@ def _hints(error: Exception) -> list[str]:
     """What to type instead, for the errors that know it."""
     if not isinstance(error, InsufficientMemoryError):
         return []
-    options = {"available": str(error.required_bytes), **error.smallest}
+    options = {"available": str(error.required_bytes), **error.alternatives}
     return [f"--{name.replace('_', '-')} {value}" for name, value in options.items()]

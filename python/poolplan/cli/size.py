@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from poolplan.errors import InvalidOptionError
 
-_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[A-Za-z]*)")
+_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[A-Za-z]*)", re.ASCII)
 _PREFIXES = "KMGTP"
 
 # GB is 10^9 and GiB is 2^30 bytes; G alone is 2^30, as in GNU coreutils and vLLM.

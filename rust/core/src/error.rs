@@ -21,7 +21,7 @@ pub enum Error {
         allowed: String,
     },
     /// The budget does not hold the least plan with which the runtime can serve one request.
-    #[error("{}", shortage(*available_bytes, *required_bytes, reason, smallest))]
+    #[error("{}", shortage(*available_bytes, *required_bytes, reason, alternatives))]
     InsufficientMemory {
         /// The budget, bytes. Negative when a runtime measured less than nothing.
         available_bytes: i128,
@@ -29,8 +29,8 @@ pub enum Error {
         required_bytes: u128,
         /// What that least plan must hold.
         reason: String,
-        /// For each other option that could help alone: the smallest value with which this budget works.
-        smallest: Vec<(&'static str, String)>,
+        /// For each other option that could help alone: the value nearest to its own with which this budget works.
+        alternatives: Vec<(&'static str, String)>,
     },
     /// The model keeps nothing that a pool could hold, or something that no pool here can.
     #[error("{message}")]
@@ -58,14 +58,14 @@ impl Error {
     }
 }
 
-fn shortage(available: i128, required: u128, reason: &str, smallest: &[(&'static str, String)]) -> String {
+fn shortage(available: i128, required: u128, reason: &str, alternatives: &[(&'static str, String)]) -> String {
     let missing = i128::try_from(required).unwrap_or(i128::MAX).saturating_sub(available);
     let mut text = format!(
         "available_bytes={available} is {missing} bytes short of the {required} bytes that the least plan takes: {reason}"
     );
-    for (option, value) in smallest {
+    for (option, value) in alternatives {
         // Writing to a String cannot fail.
-        let _ = write!(text, "; or {option} of at least {value}");
+        let _ = write!(text, "; or pass {option}={value}");
     }
     text
 }

@@ -7,6 +7,9 @@ use crate::error::{Error, Result};
 use crate::page::{Granularity, MAX_COUNT, PageSize};
 use crate::pool::{Growth, Pool, last_true};
 
+/// The most requests that SGLang serves at once unless told otherwise.
+pub(crate) const MOST_ESTIMATED_REQUESTS: u64 = 4096;
+
 /// How many requests a runtime serves at once when its anchor holds `T` tokens. A request needs two tokens at least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Requests {
@@ -26,7 +29,9 @@ impl Requests {
         let most = match self {
             Self::AtMost(requests) => requests.get(),
             // 2^55 tokens and more are clamped to 4096 for any context below 2^52.
-            Self::Estimated { context_length } => (tokens.saturating_mul(512) / context_length).clamp(2048, 4096),
+            Self::Estimated { context_length } => {
+                (tokens.saturating_mul(512) / context_length).clamp(2048, MOST_ESTIMATED_REQUESTS)
+            }
         };
         most.min(tokens / 2)
     }
@@ -356,8 +361,8 @@ impl Planner {
         Error::InsufficientMemory {
             available_bytes,
             required_bytes: self.cost(self.least_tokens),
-            reason: self.reason(),
-            smallest: Vec::new(),
+            reason: format!("{}. It has {}", self.reason(), self.least_pools()),
+            alternatives: Vec::new(),
         }
     }
 
@@ -378,6 +383,16 @@ impl Planner {
             })
             .collect();
         if minimums.is_empty() { "one request needs 2 tokens".into() } else { minimums.join("; ") }
+    }
+
+    /// What the least plan takes in each pool of the stage where it takes most.
+    fn least_pools(&self) -> String {
+        let (tokens, requests) = (self.least_tokens, self.requests.at(self.least_tokens));
+        let plan = Plan { tokens, requests, budget_bytes: as_u64(self.cost(tokens)) };
+        let stage = self.stages.get(self.costliest_stage(&plan));
+        let pools = stage.into_iter().flat_map(|stage| stage.pools.iter().map(move |pool| (stage, pool)));
+        let parts = pools.map(|(stage, pool)| format!("{} bytes in {}", stage.pool_bytes(pool, &plan), pool.name()));
+        parts.collect::<Vec<_>>().join(", ")
     }
 
     /// The smallest number of tokens that gives every pool its minimum, and one request its two tokens.

@@ -8,7 +8,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::layer::{Layer, Span};
 use crate::page::{Granularity, MAX_COUNT, PageSize};
-use crate::plan::{Planner, Requests, Stage};
+use crate::plan::{MOST_ESTIMATED_REQUESTS, Planner, Requests, Stage};
 use crate::pool::{Growth, Pool};
 use crate::ratio::Ratio;
 
@@ -128,24 +128,32 @@ impl Runtime {
         Planner::new(stages, self.page_size, requests, self.max_total_tokens)
     }
 
-    /// `error`, with the smallest values of other options with which `available_bytes` would do.
+    /// `error`, with the values of other options with which `available_bytes` would do: the least ratio in hundredths, the
+    /// fewest ranks in powers of two, the most requests in halves of those that the least plan serves.
     #[must_use]
-    pub fn with_smallest_options(&self, layers: &[Layer], error: Error) -> Error {
+    pub fn with_alternatives(&self, layers: &[Layer], error: Error) -> Error {
         let Error::InsufficientMemory { available_bytes, required_bytes, reason, .. } = error else { return error };
         let budget = u64::try_from(available_bytes).unwrap_or(0);
         let works = |runtime: &Self| runtime.create_planner(layers).is_ok_and(|planner| planner.plan(budget).is_ok());
-        let mut smallest = Vec::new();
-        if matches!(self.window_rule, WindowRule::Ratio(_)) {
-            let ratios = (1..=100).filter_map(|hundredths| Ratio::new(hundredths, 100).ok());
-            let found = ratios
-                .into_iter()
-                .find(|&ratio| works(&Self { window_rule: WindowRule::Ratio(ratio), ..self.clone() }));
-            smallest.extend(found.map(|ratio| ("swa_full_tokens_ratio", ratio.to_string())));
-        }
-        let sizes = std::iter::successors(self.tp_size.checked_mul(TWO), |size| size.checked_mul(TWO)).take(6);
-        let found = sizes.into_iter().find(|&tp_size| works(&Self { tp_size, ..self.clone() }));
-        smallest.extend(found.map(|tp_size| ("tp_size", tp_size.to_string())));
-        Error::InsufficientMemory { available_bytes, required_bytes, reason, smallest }
+        let ratios = (1..=100).filter_map(|hundredths| Ratio::new(hundredths, 100).ok());
+        let ratio = matches!(self.window_rule, WindowRule::Ratio(_))
+            .then(|| {
+                ratios.into_iter().find(|&ratio| works(&Self { window_rule: WindowRule::Ratio(ratio), ..self.clone() }))
+            })
+            .flatten();
+        let ranks = std::iter::successors(self.tp_size.checked_mul(TWO), |size| size.checked_mul(TWO)).take(6);
+        let tp_size = ranks.into_iter().find(|&tp_size| works(&Self { tp_size, ..self.clone() }));
+        let served = self.max_running_requests.map_or(MOST_ESTIMATED_REQUESTS, NonZeroU64::get);
+        let fewer = std::iter::successors(NonZeroU64::new(served / 2), |requests| NonZeroU64::new(requests.get() / 2));
+        let requests =
+            fewer.into_iter().find(|&requests| works(&Self { max_running_requests: Some(requests), ..self.clone() }));
+        let alternatives = [
+            ("swa_full_tokens_ratio", ratio.map(|ratio| ratio.to_string())),
+            ("tp_size", tp_size.map(|size| size.to_string())),
+            ("max_running_requests", requests.map(|requests| requests.to_string())),
+        ];
+        let alternatives = alternatives.into_iter().filter_map(|(option, value)| Some((option, value?))).collect();
+        Error::InsufficientMemory { available_bytes, required_bytes, reason, alternatives }
     }
 
     fn check_options(&self, layers: &[Layer]) -> Result<()> {

@@ -136,9 +136,9 @@ fn a_refusal_says_what_is_missing() {
     let error = planner.plan(10 << 20).unwrap_err();
     let required = (320 + 256) * 36_864;
     assert_eq!(error.missing_bytes(), Some(required - (10 << 20)));
-    let error = runtime.with_smallest_options(&layers, error);
-    let Error::InsufficientMemory { smallest, .. } = error else { panic!("{error}") };
-    assert_eq!(smallest, [("tp_size", "4".to_owned())]);
+    let error = runtime.with_alternatives(&layers, error);
+    let Error::InsufficientMemory { alternatives, .. } = error else { panic!("{error}") };
+    assert_eq!(alternatives, [("tp_size", "4".to_owned())]);
 }
 
 /// 48 layers in stages of 16 and 32 would need 8 and 16 GiB; by default equal parts, and the last own one more.

@@ -78,7 +78,7 @@ impl MemoryPoolConfigurator {
         };
         match planner.plan(budget_bytes) {
             Ok(plan) => Ok(self.config(planner, plan)),
-            Err(error) => Err(to_python(settings.with_smallest_options(&self.layers, error))),
+            Err(error) => Err(to_python(settings.with_alternatives(&self.layers, error))),
         }
     }
 
@@ -108,7 +108,7 @@ impl MemoryPoolConfigurator {
                 available_bytes,
                 required_bytes,
                 reason,
-                smallest: Vec::new(),
+                alternatives: Vec::new(),
             }));
         }
         Ok(self.config(Arc::clone(&self.planner), Plan { budget_bytes: available_bytes, ..plan }))
@@ -224,7 +224,7 @@ impl MemoryPoolConfigurator {
         if budget > 0 {
             return Ok(invalid("available_bytes", budget.to_string(), allowed));
         }
-        Ok(to_python(self.settings.with_smallest_options(&self.layers, planner.too_little_memory(budget))))
+        Ok(to_python(self.settings.with_alternatives(&self.layers, planner.too_little_memory(budget))))
     }
 }
 

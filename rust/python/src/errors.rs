@@ -17,8 +17,8 @@ pub(crate) fn to_python(error: Error) -> PyErr {
     let message = error.to_string();
     match error {
         Error::InvalidOption { option, value, allowed } => InvalidOptionError::new_err((option, value, allowed)),
-        Error::InsufficientMemory { available_bytes, required_bytes, smallest, .. } => {
-            InsufficientMemoryError::new_err((message, available_bytes, required_bytes, smallest))
+        Error::InsufficientMemory { available_bytes, required_bytes, alternatives, .. } => {
+            InsufficientMemoryError::new_err((message, available_bytes, required_bytes, alternatives))
         }
         Error::UnsupportedModel { .. } => UnsupportedModelError::new_err((message,)),
         _ => PyRuntimeError::new_err(message),
