@@ -105,7 +105,10 @@ BUDGETS = st.one_of(
 def options(draw: st.DrawFn, *, largest_page: int, longest_context: int) -> Options:
     """Options of every kind, most of them at their defaults."""
     context_length = draw(st.integers(1, longest_context))
-    optional = lambda strategy: draw(st.one_of(st.none(), st.none(), strategy))  # noqa: E731 - short and local
+
+    def optional(strategy: st.SearchStrategy[int]) -> int | None:
+        return draw(st.one_of(st.none(), st.none(), strategy))
+
     return Options(
         tp_size=draw(st.sampled_from([1, 1, 1, 1, 2, 8, 3])),
         pp_size=draw(st.sampled_from([1, 1, 2, 3])),

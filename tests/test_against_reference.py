@@ -9,9 +9,6 @@ from poolplan import InsufficientMemoryError, InvalidOptionError, UnsupportedMod
 from reference import Answer, ClosedForm, Refusal, World, plan_by_scan
 from strategies import Case, answer_of, cases, small_cases
 
-# With HYPOTHESIS_PROFILE=slow these run 100,000 examples each.
-pytestmark = pytest.mark.slow
-
 Outcome = Answer | tuple[str, object]
 
 
@@ -46,6 +43,8 @@ def by_scan(case: Case) -> Outcome:
         return refused(refusal)
 
 
+# With HYPOTHESIS_PROFILE=slow 100,000 examples.
+@pytest.mark.slow
 @given(cases())
 def test_a_plan_of_any_size_equals_the_closed_form(case: Case) -> None:
     assert ours(case) == by_closed_form(case)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -63,7 +63,7 @@ CAPPED: dict[str, Any] = {"disable_radix_cache": True, "max_running_requests": 6
         (WINDOWS, CAPPED | {"chunked_prefill_size": 8192}, HybridSWAPoolConfigurator),
         (FULL, CAPPED | {"chunked_prefill_size": 8192}, DefaultPoolConfigurator),
     ],
-    ids=lambda value: repr(value) if isinstance(value, dict) else None,
+    ids=lambda value: repr(cast("object", value)) if isinstance(value, dict) else None,
 )
 def test_the_configurator_that_applies_is_chosen(spec: ModelSpec, options: dict[str, Any], cls: type) -> None:
     assert type(create_memory_pool_configurator(spec, RuntimeSpec(**options))) is cls

@@ -122,19 +122,19 @@ GPT_OSS = model_of((heads(8, 64, 64, 128), heads(8, 64, 64)) * 18, 131_072)
 
 def test_a_window_pool_of_one_page_is_refused() -> None:
     """sgl-project/sglang#37610: 4,096 tokens at ratio 0.1 left 256 window slots; 128 + 256 are needed, and it hung."""
-    options = {"page_size": 256, "swa_full_tokens_ratio": 0.1, "max_total_tokens": 4096}
+    options: dict[str, Any] = {"page_size": 256, "swa_full_tokens_ratio": 0.1, "max_total_tokens": 4096}
     with pytest.raises(InvalidOptionError, match="window of 128 tokens and a page of 256") as caught:
         create_memory_pool_configurator(GPT_OSS, RuntimeSpec(**options))
     assert caught.value.option == "max_total_tokens"
     # 512 slots are the first whole pages above 384, and a tenth of 5,120.
     assert "at least 5120" in str(caught.value)
-    works = create_memory_pool_configurator(GPT_OSS, RuntimeSpec(**options | {"max_total_tokens": 5120}))
+    works = create_memory_pool_configurator(GPT_OSS, RuntimeSpec(**(options | dict[str, Any](max_total_tokens=5120))))
     assert works.calculate_pool_sizes(10 * GIB).swa_max_total_num_tokens == 512
 
 
 def test_a_window_pool_below_window_page_and_chunk_is_refused() -> None:
     """sgl-project/sglang#36458: a chunk held 12,800 of 13,056 slots (131,072 tokens at 0.1), and nothing moved."""
-    options = {"page_size": 256, "swa_full_tokens_ratio": 0.1, "max_total_tokens": 131_072}
+    options: dict[str, Any] = {"page_size": 256, "swa_full_tokens_ratio": 0.1, "max_total_tokens": 131_072}
     create_memory_pool_configurator(GPT_OSS, RuntimeSpec(**options, chunked_prefill_size=8192))
     with pytest.raises(InvalidOptionError, match="prefill chunk of 12800"):
         create_memory_pool_configurator(GPT_OSS, RuntimeSpec(**options, chunked_prefill_size=12_800))
@@ -143,7 +143,7 @@ def test_a_window_pool_below_window_page_and_chunk_is_refused() -> None:
 def test_a_request_longer_than_the_pool_is_refused() -> None:
     """FlashML-org/FreeToken#111: a pool of 8,209 tokens took a prompt of 8,760, which hung."""
     model = model_of((heads(8, 128, 128),), 131_072)
-    options = {"max_total_tokens": 8209, "page_size": 1}
+    options: dict[str, Any] = {"max_total_tokens": 8209, "page_size": 1}
     create_memory_pool_configurator(model, RuntimeSpec(**options, request_tokens=8011))
     with pytest.raises(InvalidOptionError, match="at least 8760"):
         create_memory_pool_configurator(model, RuntimeSpec(**options, request_tokens=8760))

@@ -31,13 +31,14 @@ class Model(NamedTuple):
 
 LLAMA = Model((heads(8, 128, 128),) * 32, 8_192)
 LLAMA_STAGE = Model((heads(8, 128, 128),) * 11, 8_192)
-V3 = Model(((("latent", 512, 64, ("full", None)),),) * 61, 163_840)
+LATENT: State = ("latent", 512, 64, ("full", None))
+V3 = Model(((LATENT,),) * 61, 163_840)
 GEMMA = Model((heads(16, 128, 128),) * 10 + (heads(16, 128, 128, 1024),) * 52, 131_072)
 GEMMA_WINDOWS = Model((heads(16, 128, 128, 1024),) * 62, 131_072)
 GEMMA_STAGE = Model((heads(16, 128, 128),) * 5 + (heads(16, 128, 128, 1024),) * 26, 131_072)
 GPT_OSS = Model((heads(8, 64, 64, 128), heads(8, 64, 64)) * 18, 131_072)
 MIMO = Model((heads(4, 192, 128),) * 8 + (heads(8, 192, 128, 128),) * 40, 262_144)
-CAP = {"disable_radix_cache": True, "max_running_requests": 64, "chunked_prefill_size": 8192}
+CAP: dict[str, Any] = {"disable_radix_cache": True, "max_running_requests": 64, "chunked_prefill_size": 8192}
 
 # SGLang's max_total, full, swa and default requests with 50 GiB; and our tokens, where they are more.
 PLANS: list[tuple[str, Model, dict[str, Any], tuple[int, int | None, int | None, int], int | None]] = [

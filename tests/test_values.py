@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -90,9 +91,7 @@ def test_replace_changes_the_named_fields_only(value: Any, changes: dict[str, An
 
 
 def _dunder_replace(value: Any, **changes: Any) -> Any:
-    import dataclasses
-
-    return dataclasses.replace(value, **changes) if dataclasses.is_dataclass(value) else value.__replace__(**changes)
+    return dataclasses.replace(value, **changes) if isinstance(value, RuntimeSpec) else value.__replace__(**changes)
 
 
 @each_value
@@ -143,7 +142,7 @@ def test_a_dimension_is_a_whole_number_from_1_to_2_24(number: Any) -> None:
 
 def test_numpy_integers_are_numbers() -> None:
     assert Attention(num_kv_heads=np.int64(8), head_dim=np.uint8(128)) == Attention(num_kv_heads=8, head_dim=128)
-    configurator = create_memory_pool_configurator(MODEL, RuntimeSpec(page_size=np.int32(16)))
+    configurator = create_memory_pool_configurator(MODEL, RuntimeSpec(page_size=cast("Any", np.int32(16))))
     assert configurator.calculate_pool_sizes(np.uint64(1 << 30)) == configurator.calculate_pool_sizes(1 << 30)
 
 

@@ -9,6 +9,22 @@ from typing_extensions import Self
 from poolplan.configurators.runtime import RuntimeSpec
 from poolplan.models import ModelSpec
 
+__all__ = [
+    "Attention",
+    "LatentAttention",
+    "Layer",
+    "MemoryPoolConfig",
+    "MemoryPoolConfigurator",
+    "PoolSize",
+    "Span",
+    "__version__",
+    "build_profile",
+    "cell_bytes",
+    "parse_dtype",
+    "parse_ratio",
+    "split_budget",
+]
+
 __version__: str
 build_profile: Literal["debug", "release"]
 

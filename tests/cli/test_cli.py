@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -102,7 +102,7 @@ def test_layers_shows_what_each_layer_keeps(capsys: pytest.CaptureFixture[str]) 
         ([*GPT_OSS, "--max-total-tokens", "100"], "InvalidOptionError", "at least"),
         (["no-such-command"], "", "no-such-command"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+    ids=lambda value: " ".join(cast("list[str]", value)) if isinstance(value, list) else None,
 )
 def test_bad_input_exits_with_2_and_says_what_is_wrong(
     capsys: pytest.CaptureFixture[str], arguments: list[str], kind: str, word: str

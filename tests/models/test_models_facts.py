@@ -69,7 +69,7 @@ def test_a_file_that_keeps_other_state_is_refused_with_the_key_that_says_so(row:
     with pytest.raises(UnsupportedModelError) as caught:
         ModelSpec.from_config(config_of(row["config"]), name=row["config"])
     assert caught.value.key == row["refused_key"]
-    assert caught.value.key in caught.value.message
+    assert row["refused_key"] in caught.value.message
 
 
 @pytest.mark.parametrize("row", PLANNED, ids=lambda row: row["config"])

@@ -5,16 +5,10 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from poolplan._core import parse_dtype, parse_ratio
 from poolplan.errors import InvalidOptionError
-
-if TYPE_CHECKING:
-    from decimal import Decimal
-    from typing import TypeAlias
-
-    Ratio: TypeAlias = Fraction | Decimal | float | str
 
 DisaggregationMode = Literal["null", "prefill", "decode"]
 
@@ -49,7 +43,7 @@ class RuntimeSpec:
     request_tokens: int | None = _option(
         None, "A request of so many tokens, prompt and output, must be able to run.", high=2**40 - 1
     )
-    swa_full_tokens_ratio: Fraction = _option(
+    swa_full_tokens_ratio: Fraction | float | str = _option(
         Fraction(4, 5), "Slots of the window pool for each slot of the full pool."
     )
     chunked_prefill_size: int | None = _option(None, "Prompt tokens in one prefill chunk; -1 for whole prompts.")
@@ -68,10 +62,9 @@ class RuntimeSpec:
             object.__setattr__(self, option.name, checked)
         if self.pp_rank is not None and self.pp_rank >= self.pp_size:
             raise InvalidOptionError("pp_rank", self.pp_rank, f"pass a stage below pp_size={self.pp_size}")
-        if self.swa_full_tokens_ratio > 1:
-            raise InvalidOptionError(
-                "swa_full_tokens_ratio", self.swa_full_tokens_ratio, "pass a ratio above 0, up to 1"
-            )
+        ratio = cast("Fraction", self.swa_full_tokens_ratio)
+        if ratio > 1:
+            raise InvalidOptionError("swa_full_tokens_ratio", ratio, "pass a ratio above 0, up to 1")
         if self.disaggregation_mode not in get_args(DisaggregationMode):
             allowed = ", ".join(get_args(DisaggregationMode))
             raise InvalidOptionError("disaggregation_mode", self.disaggregation_mode, f"pass one of {allowed}")
