@@ -44,12 +44,13 @@ wheel: install
 # The tables of ratios: the core alone, then through Python against the reference.
 bench: install
 	cargo bench --package poolplan-core --locked
-	$(BIN)/pytest benches --benchmark-enable
+	$(BIN)/pytest benches --benchmark-enable --benchmark-columns=min,median,rounds
+	$(BIN)/python benches/ratios.py
 
 # Every benchmark once, so that they keep working.
 bench-smoke: install
 	cargo bench --package poolplan-core --locked -- --test
-	$(BIN)/pytest benches --benchmark-disable
+	$(BIN)/pytest benches
 
 clean:
 	rm -rf target .venv

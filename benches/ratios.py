@@ -1,0 +1,33 @@
+"""Run the benchmarks of `test_plan.py` once and print their ratios, which carry over from machine to machine, as a table."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+def main() -> None:
+    """Print the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "benchmarks.json"
+        command = [sys.executable, "-m", "pytest", "-q", "--benchmark-enable", f"--benchmark-json={path}"]
+        subprocess.run([*command, str(Path(__file__).parent)], check=True, stdout=subprocess.DEVNULL)
+        benchmarks = json.loads(path.read_text())["benchmarks"]
+    median = {benchmark["name"]: benchmark["stats"]["median"] for benchmark in benchmarks}
+    floor = median["test_floor_an_empty_call_that_returns_a_small_object"]
+    print("| what | against an empty call | the pure-Python reference against ours |")
+    print("|---|---|---|")
+    for case in ("default", "hybrid", "request cap"):
+        ours, reference = median[f"test_ours[{case}]"], median[f"test_reference[{case}]"]
+        print(f"| one plan, {case} | {ours / floor:.1f}× | {reference / ours:.0f}× |")
+    build, reference = median["test_build_ours"], median["test_build_reference"]
+    print(f"| a configurator of 62 layers | {build / floor:.0f}× | {reference / build:.0f}× |")
+    read = median["test_read_a_config_json"]
+    print(f"| reading a config.json of 62 layers | {read / floor:.0f}× | |")
+
+
+if __name__ == "__main__":
+    main()
