@@ -103,8 +103,8 @@ def _unused_because(configurator: MemoryPoolConfigurator, config: MemoryPoolConf
         needed = configurator.calculate_pool_sizes_from_max_tokens(next_tokens).total_bytes
     except InvalidOptionError as error:
         return error.allowed
-    missing = needed - config.available_bytes
-    return f"{runtime.page_size} more tokens need {needed - config.total_bytes:,} bytes, {missing:,} more than are left"
+    more, missing = needed - config.total_bytes, needed - config.available_bytes
+    return f"the next page ({runtime.page_size} tokens) needs {more:,} bytes, {missing:,} more than are left"
 
 
 def _notes(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> list[str]:
@@ -112,6 +112,9 @@ def _notes(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> li
     model, runtime = configurator.model, configurator.runtime
     context_length = runtime.context_length or model.context_length
     notes: list[str] = []
+    if runtime.pp_size > 1:
+        which = "the stage that takes most" if runtime.pp_rank is None else f"stage {runtime.pp_rank}"
+        notes.append(f"{runtime.pp_size} stages hold the same tokens; the pools are those of {which}")
     full = config.full_max_total_num_tokens
     if full is not None and full < context_length:
         notes.append(

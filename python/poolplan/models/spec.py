@@ -39,6 +39,10 @@ class ModelSpec:
     dtype: str
     kv_cache_dtype: str
 
+    def __post_init__(self) -> None:
+        """Keep the layers as a tuple, so that the spec can be hashed."""
+        object.__setattr__(self, "layers", tuple(self.layers))
+
     @classmethod
     def from_pretrained(
         cls, source: str | os.PathLike[str] | Mapping[str, Any], *, revision: str | None = None

@@ -13,7 +13,7 @@ use crate::value;
 
 const COUNT: &str = "pass a whole number from 0 to 2^64 - 1";
 
-/// One pool of a plan: what to allocate.
+/// One pool of a plan: what to allocate. It takes `(slots + padding_slots) · cell_bytes` bytes.
 #[pyclass(frozen, eq, hash, module = "poolplan")]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PoolSize {
@@ -140,7 +140,7 @@ fn to_isize(number: u32) -> isize {
     isize::try_from(number).unwrap_or(isize::MAX)
 }
 
-/// The sizes of every pool: what to allocate, and what that leaves.
+/// The sizes of every pool: what to allocate, and what that leaves. Sizes are of one rank of one stage.
 #[pyclass(frozen, eq, hash, module = "poolplan")]
 #[derive(Clone)]
 pub(crate) struct MemoryPoolConfig(Source);

@@ -16,6 +16,13 @@ use crate::layer::Layer;
 use crate::numbers::{checked, positive, ratio, whole};
 
 /// Plans the memory pools of one model under one runtime.
+///
+/// Abstract: `create_memory_pool_configurator` picks the subclass that applies. Frozen; equal, hashed and pickled by
+/// its class, model and runtime.
+///
+/// Raises:
+///     InvalidOptionError: An option does not fit the model or another option.
+///     UnsupportedModelError: The model keeps nothing that a pool could hold.
 #[pyclass(frozen, subclass, module = "poolplan")]
 pub(crate) struct MemoryPoolConfigurator {
     model: Py<PyAny>,
@@ -66,6 +73,14 @@ impl MemoryPoolConfigurator {
     }
 
     /// The plan with the most tokens whose pools fit `available_bytes`.
+    ///
+    /// Args:
+    ///     available_bytes: The budget of all pools together, on each rank.
+    ///     page_size: Tokens in a page, if other than the runtime's; the pools are then built again.
+    ///
+    /// Raises:
+    ///     InsufficientMemoryError: The budget is zero, negative, or below the least plan that can serve one request.
+    ///     InvalidOptionError: Not a whole number, or above 2^64 - 1.
     #[pyo3(signature = (available_bytes, page_size = None))]
     fn calculate_pool_sizes(
         &self,
@@ -82,7 +97,10 @@ impl MemoryPoolConfigurator {
         }
     }
 
-    /// The plan for `max_total_num_tokens`, in whole pages, and the bytes that it takes.
+    /// The plan for `max_total_num_tokens`, rounded down to whole pages, and the bytes that it takes.
+    ///
+    /// Raises:
+    ///     InvalidOptionError: Too few tokens to serve one request, or so many that they take 2^63 bytes and more.
     #[pyo3(signature = (max_total_num_tokens, page_size = None))]
     fn calculate_pool_sizes_from_max_tokens(
         &self,
@@ -96,7 +114,10 @@ impl MemoryPoolConfigurator {
         Ok(self.config(planner, plan))
     }
 
-    /// The config with its pools sized again for its own `max_running_requests`.
+    /// The config with its pools sized again for its own `max_running_requests`; its tokens stay as they are.
+    ///
+    /// Raises:
+    ///     InsufficientMemoryError: The pools of so many requests do not fit the config's budget.
     fn finalize_with_max_running_requests(&self, config: &MemoryPoolConfig) -> PyResult<MemoryPoolConfig> {
         let Plan { tokens, requests, budget_bytes: available_bytes } = config.plan();
         let plan = checked(self.planner.plan_with_requests(tokens, requests))?;
@@ -114,7 +135,7 @@ impl MemoryPoolConfigurator {
         Ok(self.config(Arc::clone(&self.planner), Plan { budget_bytes: available_bytes, ..plan }))
     }
 
-    /// Requests of `request_tokens` that each pool holds at once; the least of them is how many fit.
+    /// Requests of `request_tokens` (prompt and output) that each pool holds at once; the least of them fit.
     fn concurrent_requests<'py>(
         &self,
         py: Python<'py>,

@@ -10,6 +10,13 @@ use crate::numbers::{checked, positive, whole};
 use crate::value;
 
 /// The tokens that a layer can still attend to, and so must keep.
+///
+/// Args:
+///     kind: `full` (every token), `window` (the last `tokens`) or `chunk` (since the last multiple of `tokens`).
+///     tokens: Tokens of the window or chunk; None for full attention.
+///
+/// Raises:
+///     InvalidOptionError: A window or chunk without tokens, or tokens without either.
 #[pyclass(frozen, eq, hash, module = "poolplan")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Span(pub(crate) poolplan_core::Span);
@@ -93,7 +100,16 @@ impl Span {
     }
 }
 
-/// Keys and values of separate heads: MHA, GQA, MQA.
+/// Keys and values of separate heads: MHA, GQA, MQA. One slot is `num_kv_heads · (head_dim + v_head_dim)` elements.
+///
+/// Args:
+///     num_kv_heads: KV heads of the whole layer, before tensor parallelism.
+///     head_dim: Elements of one head's key.
+///     v_head_dim: Elements of one head's value; `head_dim` where it is not given.
+///     span: The tokens that are kept; all of them where it is not given.
+///
+/// Raises:
+///     InvalidOptionError: A number that is not whole, below 1 or above 2^24.
 #[pyclass(frozen, eq, hash, module = "poolplan")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Attention(poolplan_core::Attention);
@@ -165,7 +181,15 @@ impl Attention {
     }
 }
 
-/// One compressed row for all heads: MLA.
+/// One compressed row for all heads: MLA. One slot is `kv_lora_rank + qk_rope_head_dim` elements, on every rank.
+///
+/// Args:
+///     kv_lora_rank: Elements of the latent.
+///     qk_rope_head_dim: Elements of the rotary key beside it; 0 where positions are not stored.
+///     span: The tokens that are kept; all of them where it is not given.
+///
+/// Raises:
+///     InvalidOptionError: A number that is not whole, negative or above 2^24, or a rank of zero.
 #[pyclass(frozen, eq, hash, module = "poolplan")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct LatentAttention(poolplan_core::LatentAttention);
@@ -229,7 +253,10 @@ impl LatentAttention {
     }
 }
 
-/// One layer: everything that it keeps.
+/// One layer: everything that it keeps. Most keep one state, some none, and some two (LongCat-Flash).
+///
+/// Raises:
+///     TypeError: Something else than `Attention` and `LatentAttention`.
 #[pyclass(frozen, eq, hash, module = "poolplan")]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Layer(pub(crate) poolplan_core::Layer);
@@ -279,6 +306,9 @@ impl Layer {
 }
 
 /// Bytes that one slot of `state` takes on one of `tp_size` ranks, block scales included.
+///
+/// Raises:
+///     InvalidOptionError: The ranks do not divide the heads, or blocks of scales do not divide a row.
 #[pyfunction]
 #[pyo3(signature = (state, *, kv_cache_dtype, tp_size))]
 pub(crate) fn cell_bytes(state: &Bound<'_, PyAny>, kv_cache_dtype: &str, tp_size: &Bound<'_, PyAny>) -> PyResult<u64> {
@@ -287,6 +317,9 @@ pub(crate) fn cell_bytes(state: &Bound<'_, PyAny>, kv_cache_dtype: &str, tp_size
 }
 
 /// The name of a cache dtype as this package writes it, from any name that SGLang, vLLM or torch uses.
+///
+/// Raises:
+///     InvalidOptionError: No such dtype.
 #[pyfunction]
 pub(crate) fn parse_dtype(name: &str) -> PyResult<&'static str> {
     checked(name.parse::<Dtype>()).map(Dtype::name)

@@ -1,10 +1,11 @@
 //! The module `poolplan._core`: the core crate's types as Python classes. Converts and delegates; no arithmetic.
 //! The arithmetic is in `rust/core`; types and docs for Python are in `python/poolplan/_core.pyi`.
 #![allow(
+    clippy::doc_markdown,
     clippy::needless_pass_by_value,
     clippy::trivially_copy_pass_by_ref,
     clippy::missing_errors_doc,
-    reason = "signatures are those that PyO3 calls, and the errors are documented in the stub"
+    reason = "signatures are those that PyO3 calls, and doc comments are Python docstrings"
 )]
 
 use pyo3::prelude::*;

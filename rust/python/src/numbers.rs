@@ -59,7 +59,10 @@ pub(crate) fn ratio(option: &str, value: &Bound<'_, PyAny>) -> PyResult<Ratio> {
     }
 }
 
-/// The exact ratio of `value` as a `fractions.Fraction`.
+/// The exact ratio of `value` as a `fractions.Fraction`: 0.8 is 4/5.
+///
+/// Raises:
+///     InvalidOptionError: Not a ratio above zero.
 #[pyfunction]
 pub(crate) fn parse_ratio<'py>(py: Python<'py>, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let ratio = ratio("ratio", value)?;

@@ -9,6 +9,20 @@ use crate::numbers::{checked, whole};
 const COUNT: &str = "pass a whole number from 0 to 2^64 - 1";
 
 /// `total` divided in proportion to `weights`, each part a multiple of its own granularity.
+///
+/// What rounding leaves is given out by largest remainder. The parts together never exceed the total, and less than the
+/// smallest granularity (of a part with a weight) is left over. A weight of zero gets zero.
+///
+///     >>> split_budget(100, [75, 25])
+///     [75, 25]
+///
+/// Args:
+///     total: What is divided, from 0 to 2^64 - 1.
+///     weights: One weight a part.
+///     granularity: One number for all parts or one a part; 1 where it is not given.
+///
+/// Raises:
+///     InvalidOptionError: A number that is not whole or out of range, or not as many granularities as weights.
 #[pyfunction]
 #[pyo3(signature = (total, weights, granularity = None))]
 pub(crate) fn split_budget(
