@@ -144,6 +144,14 @@ def test_more_requests_resize_what_follows_requests() -> None:
         configurator.finalize_with_max_running_requests(_replace(config, max_running_requests=100_000))
 
 
+def test_a_config_of_another_page_size_keeps_it() -> None:
+    configurator = create_memory_pool_configurator(HYBRID, RuntimeSpec(page_size=64, max_running_requests=16))
+    config = configurator.calculate_pool_sizes(GIB, 256)
+    for same in (config, _replace(config)):
+        assert configurator.finalize_with_max_running_requests(same) == config
+        assert configurator.concurrent_requests(same, 200)["full"] == config.max_total_num_tokens // 256
+
+
 def _replace(config: Any, **changes: Any) -> Any:
     return config.__replace__(**changes)
 

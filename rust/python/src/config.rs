@@ -192,6 +192,14 @@ impl MemoryPoolConfig {
         }
     }
 
+    /// Slots in a page of the first pool, which is one of tokens.
+    pub(crate) fn page_size(&self) -> Option<u64> {
+        match &self.0 {
+            Source::Planned { .. } => Some(self.stage()?.0.pools().first()?.page_size().slots()),
+            Source::Given(fields) => Some(fields.pools.first()?.page_size),
+        }
+    }
+
     fn stage(&self) -> Option<(&Stage, &Plan)> {
         match &self.0 {
             Source::Planned { planner, stage, plan } => planner.stages().get(*stage).map(|stage| (stage, plan)),

@@ -1,6 +1,7 @@
 //! The base class of the configurators: a model and a runtime, ready to plan any budget.
 //! Its subclasses are in `python/poolplan/configurators/`; they choose the window rule and inherit everything else.
 
+use std::borrow::Cow;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
@@ -119,8 +120,9 @@ impl MemoryPoolConfigurator {
     /// Raises:
     ///     InsufficientMemoryError: The pools of so many requests do not fit the config's budget.
     fn finalize_with_max_running_requests(&self, config: &MemoryPoolConfig) -> PyResult<MemoryPoolConfig> {
+        let planner = self.planner_of(config)?;
         let Plan { tokens, requests, budget_bytes: available_bytes } = config.plan();
-        let plan = checked(self.planner.plan_with_requests(tokens, requests))?;
+        let plan = checked(planner.plan_with_requests(tokens, requests))?;
         if plan.budget_bytes > available_bytes {
             let required_bytes = plan.budget_bytes.into();
             let reason = format!("{tokens} tokens and {requests} requests");
@@ -132,7 +134,7 @@ impl MemoryPoolConfigurator {
                 alternatives: Vec::new(),
             }));
         }
-        Ok(self.config(Arc::clone(&self.planner), Plan { budget_bytes: available_bytes, ..plan }))
+        Ok(self.config(planner, Plan { budget_bytes: available_bytes, ..plan }))
     }
 
     /// Requests of `request_tokens` (prompt and output) that each pool holds at once; the least of them fit.
@@ -143,21 +145,25 @@ impl MemoryPoolConfigurator {
         request_tokens: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let tokens = request_tokens_of(request_tokens)?;
-        let plan = config.plan();
-        self.each_pool(py, &plan, |stage, pool| stage.slots(pool, &plan).checked_div(pool.slots_of_request(tokens)))
+        let (planner, plan) = (self.planner_of(config)?, config.plan());
+        self.each_pool(py, &planner, &plan, |stage, pool| {
+            stage.slots(pool, &plan).checked_div(pool.slots_of_request(tokens))
+        })
     }
 
     /// Bytes that one complete request of `request_tokens` holds in each pool.
     fn request_bytes<'py>(&self, py: Python<'py>, request_tokens: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
         let tokens = request_tokens_of(request_tokens)?;
         let plan = Plan { tokens: 0, requests: 0, budget_bytes: 0 };
-        self.each_pool(py, &plan, |_, pool| pool.slots_of_request(tokens).checked_mul(pool.cell_bytes()))
+        self.each_pool(py, &self.planner, &plan, |_, pool| pool.slots_of_request(tokens).checked_mul(pool.cell_bytes()))
     }
 
     /// Bytes of the largest single buffer of each pool: what a kernel's offsets must reach.
     fn largest_buffer_bytes<'py>(&self, py: Python<'py>, config: &MemoryPoolConfig) -> PyResult<Bound<'py, PyDict>> {
-        let plan = config.plan();
-        self.each_pool(py, &plan, |stage, pool| u64::try_from(pool.largest_buffer_bytes(stage.slots(pool, &plan))).ok())
+        let (planner, plan) = (self.planner_of(config)?, config.plan());
+        self.each_pool(py, &planner, &plan, |stage, pool| {
+            u64::try_from(pool.largest_buffer_bytes(stage.slots(pool, &plan))).ok()
+        })
     }
 
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> (Bound<'py, PyType>, (Py<PyAny>, Py<PyAny>)) {
@@ -196,19 +202,26 @@ impl MemoryPoolConfigurator {
     }
 
     /// The settings and planner as built, or built again for another page size.
-    fn for_page_size(
-        &self,
-        page_size: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<(std::borrow::Cow<'_, Runtime>, Arc<Planner>)> {
-        let Some(page_size) = page_size else {
-            return Ok((std::borrow::Cow::Borrowed(&self.settings), Arc::clone(&self.planner)));
-        };
-        let settings = Runtime { page_size: to_page_size(page_size)?, ..self.settings.clone() };
-        if settings == self.settings {
-            return Ok((std::borrow::Cow::Owned(settings), Arc::clone(&self.planner)));
+    fn for_page_size(&self, page_size: Option<&Bound<'_, PyAny>>) -> PyResult<(Cow<'_, Runtime>, Arc<Planner>)> {
+        match page_size {
+            Some(page_size) => self.with_page_size(to_page_size(page_size)?),
+            None => Ok((Cow::Borrowed(&self.settings), Arc::clone(&self.planner))),
         }
+    }
+
+    fn with_page_size(&self, page_size: PageSize) -> PyResult<(Cow<'_, Runtime>, Arc<Planner>)> {
+        if page_size == self.settings.page_size {
+            return Ok((Cow::Borrowed(&self.settings), Arc::clone(&self.planner)));
+        }
+        let settings = Runtime { page_size, ..self.settings.clone() };
         let planner = Arc::new(checked(settings.create_planner(&self.layers))?);
-        Ok((std::borrow::Cow::Owned(settings), planner))
+        Ok((Cow::Owned(settings), planner))
+    }
+
+    /// The planner of a config's own page size, which may be another than the runtime's.
+    fn planner_of(&self, config: &MemoryPoolConfig) -> PyResult<Arc<Planner>> {
+        let page_size = config.page_size().map_or(Ok(self.settings.page_size), PageSize::new);
+        Ok(self.with_page_size(checked(page_size)?)?.1)
     }
 
     fn config(&self, planner: Arc<Planner>, plan: Plan) -> MemoryPoolConfig {
@@ -224,11 +237,12 @@ impl MemoryPoolConfigurator {
     fn each_pool<'py>(
         &self,
         py: Python<'py>,
+        planner: &Planner,
         plan: &Plan,
         number: impl Fn(&Stage, &Pool) -> Option<u64>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let numbers = PyDict::new(py);
-        if let Some(stage) = self.planner.stages().get(self.stage_of(&self.planner, plan)) {
+        if let Some(stage) = planner.stages().get(self.stage_of(planner, plan)) {
             for pool in stage.pools() {
                 if let Some(number) = number(stage, pool) {
                     numbers.set_item(pool.name(), number)?;
