@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from poolplan import (
     Attention,
+    IndexKey,
     LatentAttention,
     Layer,
     MemoryPoolConfig,
@@ -19,11 +20,13 @@ from poolplan import (
     Span,
     create_memory_pool_configurator,
 )
-from reference.world import DTYPES, Answer, Options, State
+from reference import Answer, ClosedForm, Options, Refusal, World
+from reference.world import DTYPES, State
 from reference.world import Layer as ReferenceLayer
 
 Layers = tuple[ReferenceLayer, ...]
 _LONGEST_CONTEXT = 2**40 - 1  # the options say how much of it is used
+_LARGEST_BUDGET = 2**63
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,13 @@ def model_of(layers: Layers, context_length: int = 8192) -> ModelSpec:
     )
 
 
-def _state(state: State) -> Attention | LatentAttention:
+def _state(state: State) -> Attention | LatentAttention | IndexKey:
     span = Span(kind=state[-1][0], tokens=state[-1][1])
-    if state[0] == "latent":
-        return LatentAttention(kv_lora_rank=state[1], qk_rope_head_dim=state[2], span=span)
+    if state[0] == "index":
+        return IndexKey(head_dim=state[1], format="fp8_blocks" if state[2] == 8 else "bfloat16")
+    if state[0] == "latent" or state[0] == "sparse":
+        sparse = state[0] == "sparse"
+        return LatentAttention(kv_lora_rank=state[1], qk_rope_head_dim=state[2], span=span, sparse=sparse)
     return Attention(num_kv_heads=state[1], head_dim=state[2], v_head_dim=state[3], span=span)
 
 
@@ -82,10 +88,14 @@ def spans(longest: int) -> st.SearchStrategy[Any]:
 
 
 def layers(dims: st.SearchStrategy[int], longest_span: int) -> st.SearchStrategy[Any]:
-    """Up to 12 layers of up to 2 states: heads and latents, of every span, some layers with nothing."""
+    """Up to 12 layers of up to 2 states of every kind and span; some layers keep nothing."""
     heads = st.tuples(st.just("heads"), st.sampled_from([1, 2, 4, 6, 8]), dims, dims, spans(longest_span))
     latent = st.tuples(st.just("latent"), dims, st.sampled_from([0, 32, 64]), spans(longest_span))
-    return st.lists(st.lists(st.one_of(heads, latent), max_size=2).map(tuple), min_size=1, max_size=12).map(tuple)
+    sparse = st.tuples(st.just("sparse"), st.sampled_from([128, 512, 64]), st.just(64), spans(longest_span))
+    index = st.tuples(st.just("index"), st.just(128), st.sampled_from([8, 16]), st.just(("full", None)))
+    return st.lists(
+        st.lists(st.one_of(heads, heads, latent, sparse, index), max_size=2).map(tuple), min_size=1, max_size=12
+    ).map(tuple)
 
 
 RATIOS = st.one_of(
@@ -105,6 +115,9 @@ BUDGETS = st.one_of(
 def options(draw: st.DrawFn, *, largest_page: int, longest_context: int) -> Options:
     """Options of every kind, most of them at their defaults."""
     context_length = draw(st.integers(1, longest_context))
+    # The request cap needs three options to agree, which alone they seldom do.
+    request_cap = draw(st.sampled_from([False, False, True]))
+    requests, chunk = st.integers(1, 5000), st.integers(1, longest_context)
 
     def optional(strategy: st.SearchStrategy[int]) -> int | None:
         return draw(st.one_of(st.none(), st.none(), strategy))
@@ -117,12 +130,14 @@ def options(draw: st.DrawFn, *, largest_page: int, longest_context: int) -> Opti
         ratio=draw(RATIOS),
         context_length=context_length,
         max_total_tokens=draw(st.one_of(st.none(), st.none(), st.none(), st.integers(1, 2**40))),
-        max_running_requests=optional(st.integers(1, 5000)),
+        max_running_requests=draw(requests) if request_cap else optional(requests),
         request_tokens=draw(st.one_of(st.none(), st.none(), st.none(), st.integers(1, context_length))),
-        chunked_prefill_size=optional(st.integers(1, longest_context)),
+        chunked_prefill_size=draw(chunk) if request_cap else optional(chunk),
         eviction_interval=draw(st.sampled_from([128, 0, 4])),
         disaggregation_mode=draw(st.sampled_from(["null", "null", "prefill", "decode"])),
-        disable_radix_cache=draw(st.booleans()),
+        disable_radix_cache=request_cap or draw(st.booleans()),
+        dsa_prefill_backend=draw(st.sampled_from([None, None, "trtllm", "flashmla_kv"])),
+        dsa_decode_backend=draw(st.sampled_from([None, None, "trtllm", "flashmla_kv"])),
         disable_overlap_schedule=draw(st.booleans()),
         disable_hybrid_swa_memory=draw(st.sampled_from([False, False, False, True])),
         count_padding=draw(st.booleans()),
@@ -130,22 +145,29 @@ def options(draw: st.DrawFn, *, largest_page: int, longest_context: int) -> Opti
     )
 
 
+def edges(layers: Layers, options: Options, most_pages: int) -> st.SearchStrategy[int]:
+    """Budgets that some number of pages takes to the byte, or by one byte does not: from the refusal up."""
+    try:
+        planner = ClosedForm(World(layers, options))
+    except Refusal:
+        return st.just(0)
+    pages = st.one_of(st.just(0), st.integers(0, most_pages)).map(lambda more: planner.least_pages + more)
+    costs = pages.map(lambda count: planner.world.cost(count * planner.page))
+    return st.tuples(costs, st.integers(-1, 1)).map(lambda edge: min(max(sum(edge), 0), _LARGEST_BUDGET))
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     """Models and budgets of every size."""
     dims = st.sampled_from([32, 64, 96, 128, 192, 512, 576, 80, 100, 7])
-    return Case(
-        layers=draw(layers(dims, longest_span=10_000)),
-        options=draw(options(largest_page=2**20, longest_context=2**22)),
-        budget=draw(BUDGETS),
-    )
+    model = draw(layers(dims, longest_span=10_000))
+    served = draw(options(largest_page=2**20, longest_context=2**22))
+    return Case(model, served, draw(st.one_of(BUDGETS, edges(model, served, most_pages=2**20))))
 
 
 @st.composite
 def small_cases(draw: st.DrawFn) -> Case:
     """Worlds of few pages, in which a scan is quick."""
-    return Case(
-        layers=draw(layers(st.sampled_from([2, 4, 32]), longest_span=6)),
-        options=draw(options(largest_page=5, longest_context=8)),
-        budget=draw(st.integers(0, 20_000)),
-    )
+    model = draw(layers(st.sampled_from([2, 4, 32]), longest_span=6))
+    served = draw(options(largest_page=5, longest_context=8))
+    return Case(model, served, draw(st.one_of(st.integers(0, 20_000), edges(model, served, most_pages=200))))

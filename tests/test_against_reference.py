@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from poolplan import InsufficientMemoryError, InvalidOptionError, UnsupportedModelError
 from reference import Answer, ClosedForm, Refusal, World, plan_by_scan
@@ -53,6 +54,26 @@ def test_a_plan_of_any_size_equals_the_closed_form(case: Case) -> None:
 @given(small_cases())
 def test_a_small_plan_equals_the_scan(case: Case) -> None:
     assert ours(case) == by_scan(case)
+
+
+@given(cases(), st.integers(0, 2**36))
+def test_a_plan_from_tokens_equals_the_closed_form(case: Case, tokens: int) -> None:
+    try:
+        planner = ClosedForm(World(case.layers, case.options))
+    except Refusal as refusal:
+        with pytest.raises((InvalidOptionError, UnsupportedModelError)) as caught:
+            case.configurator().calculate_pool_sizes_from_max_tokens(tokens)
+        assert getattr(caught.value, "option", "model") == refusal.option
+        return
+    configurator = case.configurator()
+    for pages in (planner.least_pages, tokens // planner.page):
+        try:
+            expected = planner.plan_from_max_tokens(pages * planner.page)
+        except Refusal:
+            continue
+        assert answer_of(configurator.calculate_pool_sizes_from_max_tokens(expected.tokens)) == expected
+    with pytest.raises(InvalidOptionError, match="max_total_num_tokens"):
+        configurator.calculate_pool_sizes_from_max_tokens((planner.least_pages - 1) * planner.page)
 
 
 @given(small_cases())

@@ -1,7 +1,7 @@
 """Single cases that SGLang 0.5.23 answered on a CPU: plans of 50 GiB, what its real pools then took, and its refusals.
 
-Not here, as nothing here plans it yet: draft layers (EAGLE, MTP), DSA, decode context parallelism, unified memory, and the
-dequantisation workspace of `nvfp4` under FlashInfer.
+Not here, as nothing here plans it yet: draft layers (EAGLE, MTP), decode context parallelism, unified memory, HiSparse, and
+the dequantisation workspace of `nvfp4` under FlashInfer.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ LLAMA = Model((heads(8, 128, 128),) * 32, 8_192)
 LLAMA_STAGE = Model((heads(8, 128, 128),) * 11, 8_192)
 LATENT: State = ("latent", 512, 64, ("full", None))
 V3 = Model(((LATENT,),) * 61, 163_840)
+V32_LAYER: tuple[State, ...] = (("sparse", 512, 64, ("full", None)), ("index", 128, 8, ("full", None)))
+V32 = Model((V32_LAYER,) * 61, 163_840)
 GEMMA = Model((heads(16, 128, 128),) * 10 + (heads(16, 128, 128, 1024),) * 52, 131_072)
 GEMMA_WINDOWS = Model((heads(16, 128, 128, 1024),) * 62, 131_072)
 GEMMA_STAGE = Model((heads(16, 128, 128),) * 5 + (heads(16, 128, 128, 1024),) * 26, 131_072)
@@ -54,6 +56,15 @@ PLANS: list[tuple[str, Model, dict[str, Any], tuple[int, int | None, int | None,
     ("v3", V3, {"tp_size": 8, "page_size": 64}, (763_968, None, None, 2387), None),
     ("v3 fp8", V3, {"page_size": 64, "kv_cache_dtype": "fp8_e4m3"}, (1_527_936, None, None, 4096), None),
     ("v3 fp4", V3, {"page_size": 64, "kv_cache_dtype": "fp4_mx_block16"}, (2_716_352, None, None, 4096), None),
+    ("v3.2", V32, {"page_size": 64}, (685_440, None, None, 2142), None),
+    ("v3.2 fp8", V32, {"page_size": 64, "kv_cache_dtype": "fp8_e4m3"}, (1_116_864, None, None, 3490), None),
+    (
+        "v3.2 fp8 trtllm",
+        V32,
+        {"page_size": 64, "kv_cache_dtype": "fp8_e4m3", "dsa_decode_backend": "trtllm"},
+        (1_243_072, None, None, 3884),
+        None,
+    ),
     ("gemma 3", GEMMA, {"page_size": 16, "disable_hybrid_swa_memory": True}, (105_696, None, None, 2048), None),
     ("hybrid page 16", GEMMA, {"page_size": 16}, (126_992, 126_992, 101_584, 2048), 127_008),
     ("hybrid page 256", GEMMA, {"page_size": 256}, (126_976, 126_976, 101_376, 2048), None),
@@ -104,6 +115,7 @@ ALLOCATIONS: list[tuple[str, Model, dict[str, Any], int, int, tuple[int, int]]] 
     ("llama page 64", LLAMA, {"page_size": 64}, 16_384, 2_155_872_256, (2049, 8196)),
     ("llama page 256", LLAMA, {"page_size": 256}, 16_384, 2_181_038_080, (2049, 8196)),
     ("v3", V3, {"page_size": 64, "tp_size": 8}, 30_528, 2_149_761_024, (2049, 163_844)),
+    ("v3.2 fp8", V32, {"page_size": 64, "kv_cache_dtype": "fp8_e4m3"}, 44_672, 2_150_370_048, (2049, 163_844)),
     ("gpt-oss", GPT_OSS, {"page_size": 64}, 32_320, 2_149_318_656, (2049, 131_076)),
     (
         "gpt-oss request cap",

@@ -16,6 +16,7 @@ import pytest
 import poolplan
 from poolplan import (
     Attention,
+    IndexKey,
     InvalidOptionError,
     LatentAttention,
     Layer,
@@ -44,6 +45,8 @@ VALUES: dict[str, tuple[Any, dict[str, Any]]] = {
     "Span": (Span.window(128), {"tokens": 256}),
     "Attention": (Attention(num_kv_heads=8, head_dim=192, v_head_dim=128, span=Span.chunk(8192)), {"head_dim": 64}),
     "LatentAttention": (LatentAttention(kv_lora_rank=512, qk_rope_head_dim=64), {"qk_rope_head_dim": 0}),
+    "IndexKey": (IndexKey(head_dim=128), {"format": "bfloat16"}),
+    "sparse LatentAttention": (LatentAttention(kv_lora_rank=512, qk_rope_head_dim=64, sparse=True), {"sparse": False}),
     "Layer": (MODEL.layers[1], {"states": ()}),
     "PoolSize": (POOL, {"slots": 65}),
     "MemoryPoolConfig": (
@@ -155,5 +158,5 @@ def test_a_span_has_tokens_exactly_when_it_is_bounded(kind: str, tokens: int | N
 
 
 def test_a_layer_keeps_states_only() -> None:
-    with pytest.raises(TypeError, match="Attention or LatentAttention"):
+    with pytest.raises(TypeError, match="Attention, LatentAttention or IndexKey"):
         Layer(states=["attention"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]

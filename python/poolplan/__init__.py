@@ -13,6 +13,7 @@ and plan them (in Rust), `cli` shows the plan to people.
 
 from poolplan._core import (
     Attention,
+    IndexKey,
     LatentAttention,
     Layer,
     MemoryPoolConfig,
@@ -43,6 +44,7 @@ __all__ = [
     "Attention",
     "DefaultPoolConfigurator",
     "HybridSWAPoolConfigurator",
+    "IndexKey",
     "InsufficientMemoryError",
     "InvalidOptionError",
     "LatentAttention",

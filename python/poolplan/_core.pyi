@@ -11,6 +11,7 @@ from poolplan.models import ModelSpec
 
 __all__ = [
     "Attention",
+    "IndexKey",
     "LatentAttention",
     "Layer",
     "MemoryPoolConfig",
@@ -112,14 +113,20 @@ class LatentAttention:
         kv_lora_rank: Elements of the latent.
         qk_rope_head_dim: Elements of the rotary key beside it; 0 where positions are not stored.
         span: The tokens that are kept; all of them where it is not given.
+        sparse: Whether sparse attention reads it (DSA): in FP8 a row then has its own scales and a 16-bit rotary key.
 
     Raises:
         InvalidOptionError: A number that is not whole, negative or above 2^24, or a rank of zero.
     """
 
-    __match_args__ = ("kv_lora_rank", "qk_rope_head_dim", "span")
+    __match_args__ = ("kv_lora_rank", "qk_rope_head_dim", "span", "sparse")
     def __new__(
-        cls, *, kv_lora_rank: SupportsIndex, qk_rope_head_dim: SupportsIndex, span: Span | None = None
+        cls,
+        *,
+        kv_lora_rank: SupportsIndex,
+        qk_rope_head_dim: SupportsIndex,
+        span: Span | None = None,
+        sparse: bool = False,
     ) -> Self: ...
     @property
     def kv_lora_rank(self) -> int:
@@ -130,6 +137,39 @@ class LatentAttention:
     @property
     def span(self) -> Span:
         """The tokens that are kept."""
+    @property
+    def sparse(self) -> bool:
+        """Whether sparse attention reads it."""
+    def __hash__(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]: ...
+    def __replace__(self, **changes: Any) -> Self: ...
+
+@final
+class IndexKey:
+    """The key by which sparse attention finds the tokens to attend to: one for all heads, every token and every rank.
+
+    Args:
+        head_dim: Elements of the key.
+        format: Whatever the dtype of the cache beside it, `fp8_blocks` (8 bits and a 32-bit scale for each 128: DSA) or
+            `bfloat16` (MiniMax M3).
+
+    Raises:
+        InvalidOptionError: A number that is not whole, below 1 or above 2^24; blocks of 128 that do not end with it.
+    """
+
+    __match_args__ = ("head_dim", "format")
+    def __new__(cls, *, head_dim: SupportsIndex, format: str = "fp8_blocks") -> Self: ...
+    @property
+    def head_dim(self) -> int:
+        """Elements of the key."""
+    @property
+    def format(self) -> Literal["fp8_blocks", "bfloat16"]:
+        """`fp8_blocks` or `bfloat16`."""
+    @property
+    def span(self) -> Span:
+        """The tokens that are kept: every token."""
     def __hash__(self) -> int: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
@@ -141,14 +181,14 @@ class Layer:
     """One layer: everything that it keeps. Most keep one state, some none, and some two (LongCat-Flash).
 
     Raises:
-        TypeError: Something else than `Attention` and `LatentAttention`.
+        TypeError: Something else than `Attention`, `LatentAttention` and `IndexKey`.
     """
 
     __match_args__ = ("states",)
-    def __new__(cls, *, states: Iterable[Attention | LatentAttention] | None = None) -> Self: ...
+    def __new__(cls, *, states: Iterable[Attention | LatentAttention | IndexKey] | None = None) -> Self: ...
     @property
-    def states(self) -> tuple[Attention | LatentAttention, ...]:
-        """What the layer keeps: `Attention` and `LatentAttention` states."""
+    def states(self) -> tuple[Attention | LatentAttention | IndexKey, ...]:
+        """What the layer keeps: `Attention`, `LatentAttention` and `IndexKey` states."""
     def __hash__(self) -> int: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
@@ -317,8 +357,20 @@ class _Rational(Protocol):
     @property
     def denominator(self) -> int: ...
 
-def cell_bytes(state: Attention | LatentAttention, *, kv_cache_dtype: str, tp_size: SupportsIndex) -> int:
+def cell_bytes(
+    state: Attention | LatentAttention | IndexKey,
+    *,
+    kv_cache_dtype: str,
+    tp_size: SupportsIndex,
+    raw_sparse_rows: bool = False,
+) -> int:
     """Bytes that one slot of `state` takes on one of `tp_size` ranks, block scales included.
+
+    Args:
+        state: What a layer keeps.
+        kv_cache_dtype: Element type of the cache.
+        tp_size: Ranks that divide the heads.
+        raw_sparse_rows: Whether 8-bit rows of sparse latents have no scales, as TensorRT-LLM's kernels want them.
 
     Raises:
         InvalidOptionError: The ranks do not divide the heads, or blocks of scales do not divide a row.

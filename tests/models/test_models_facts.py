@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from poolplan import Attention, LatentAttention, ModelSpec, UnknownModelWarning, UnsupportedModelError, cell_bytes
+from poolplan import (
+    Attention,
+    IndexKey,
+    LatentAttention,
+    ModelSpec,
+    UnknownModelWarning,
+    UnsupportedModelError,
+    cell_bytes,
+)
 
 FACTS = Path(__file__).parents[1] / "facts"
 ROWS = list(csv.DictReader((FACTS / "models.csv").read_text(encoding="utf-8").splitlines()))
@@ -43,24 +51,28 @@ def read(name: str) -> ModelSpec:
 
 def bytes_of(model: ModelSpec) -> dict[str, int]:
     """Bytes of a token by span, from the layers' own numbers: what the facts were worked out from."""
-    total = {"full": 0, "window": 0, "chunk": 0}
+    total = {"full": 0, "window": 0, "chunk": 0, "index": 0}
     for layer in model.layers:
         for state in layer.states:
             match state:
                 case Attention():
-                    elements = state.num_kv_heads * (state.head_dim + state.v_head_dim)
+                    kind, size = state.span.kind, 2 * state.num_kv_heads * (state.head_dim + state.v_head_dim)
                 case LatentAttention():
-                    elements = state.kv_lora_rank + state.qk_rope_head_dim
-            total[state.span.kind] += 2 * elements
-            assert cell_bytes(state, kv_cache_dtype="bfloat16", tp_size=1) == 2 * elements
+                    kind, size = state.span.kind, 2 * (state.kv_lora_rank + state.qk_rope_head_dim)
+                case IndexKey(format="bfloat16"):
+                    kind, size = "index", 2 * state.head_dim
+                case IndexKey():
+                    kind, size = "index", state.head_dim + state.head_dim // 128 * 4
+            total[kind] += size
+            assert cell_bytes(state, kv_cache_dtype="bfloat16", tp_size=1) == size
     return total
 
 
 @pytest.mark.parametrize("row", PLANNED, ids=lambda row: row["config"])
 def test_a_file_keeps_the_bytes_that_were_worked_out_by_hand(row: dict[str, str]) -> None:
-    expected = {span: int(row[f"{span}_bytes"]) for span in ("full", "window", "chunk")}
+    expected = {span: int(row[f"{span}_bytes"]) for span in ("full", "window", "chunk", "index")}
     if row["config"] in FULL_BY_CONTEXT:
-        expected = {"full": sum(expected.values()), "window": 0, "chunk": 0}
+        expected = {"full": sum(expected.values()), "window": 0, "chunk": 0, "index": 0}
     assert bytes_of(read(row["config"])) == expected
 
 
@@ -83,7 +95,7 @@ def test_only_what_a_file_leaves_open_is_warned_of(row: dict[str, str]) -> None:
 
 def test_the_facts_cover_what_they_should() -> None:
     """A lost file would make every test here pass."""
-    assert (len(PLANNED), len(REFUSED)) == (125, 50)
+    assert (len(PLANNED), len(REFUSED)) == (137, 38)
     assert len(list((FACTS / "configs").glob("*.json"))) == len(ROWS)
 
 

@@ -9,7 +9,15 @@ from typing import Any, cast
 
 import pytest
 
-from poolplan import Attention, LatentAttention, ModelSpec, Span, UnknownModelWarning, UnsupportedModelError
+from poolplan import (
+    Attention,
+    IndexKey,
+    LatentAttention,
+    ModelSpec,
+    Span,
+    UnknownModelWarning,
+    UnsupportedModelError,
+)
 from poolplan.models import ConfigReader, register_model, registered_models
 
 LLAMA: dict[str, Any] = {
@@ -23,7 +31,7 @@ LLAMA: dict[str, Any] = {
 }
 
 
-def state(config: dict[str, Any]) -> Attention | LatentAttention:
+def state(config: dict[str, Any]) -> Attention | LatentAttention | IndexKey:
     """The one state of a model whose layers are alike."""
     (only,) = {layer.states for layer in ModelSpec.from_config(config).layers}
     return only[0]
@@ -155,6 +163,52 @@ def test_a_searched_model_has_layers_without_attention() -> None:
     config = LLAMA | {"model_type": "nemotron-nas", "block_configs": blocks, "num_key_value_heads": None}
     kept = [layer.states for layer in ModelSpec.from_config(config).layers]
     assert kept == [(heads(4, 128),), (), (), (heads(2, 128),)]
+
+
+DSA: dict[str, Any] = {
+    "model_type": "glm_moe_dsa",
+    "num_hidden_layers": 8,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "max_position_embeddings": 8192,
+    "index_topk": 2048,
+    "index_head_dim": 128,
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "owners"),
+    [
+        ({}, "11111111"),
+        ({"indexer_types": ["full", "shared"] * 4}, "10101010"),
+        ({"index_topk_pattern": "FSSFSSSF"}, "10010001"),
+        ({"index_topk_freq": 4}, "11000100"),
+        ({"index_topk_freq": 4, "index_skip_topk_offset": 3}, "11100010"),
+    ],
+    ids=repr,
+)
+def test_layers_that_take_anothers_top_k_keep_no_index_key(keys: dict[str, Any], owners: str) -> None:
+    """A layer skips its own search if `max(i - 1, 0) % freq`, or with an offset `max(i - offset + 1, 0) % freq`, is not 0."""
+    kept = [[type(state) for state in layer.states] for layer in ModelSpec.from_config(DSA | keys).layers]
+    assert "".join(str(int(IndexKey in states)) for states in kept) == owners
+    assert all(states[0] is LatentAttention for states in kept)
+
+
+def test_without_a_top_k_the_latent_is_a_plain_one() -> None:
+    assert state(DSA | {"index_topk": None}) == LatentAttention(kv_lora_rank=512, qk_rope_head_dim=64)
+
+
+def test_minimax_m3_keeps_a_key_or_key_and_value_in_sparse_layers() -> None:
+    settings = {
+        "use_sparse_attention": True,
+        "sparse_index_dim": 128,
+        "sparse_attention_freq": [0, 1, 1, 0],
+        "sparse_disable_index_value": [0, 1, 0, 1],
+    }
+    config = LLAMA | {"model_type": "minimax_m3", "sparse_attention_config": settings}
+    layers = ModelSpec.from_config(config).layers
+    key = IndexKey(head_dim=128, format="bfloat16")
+    assert [layer.states[1:] for layer in layers] == [(), (key,), (key, key), ()]
 
 
 def spans(config: dict[str, Any]) -> str:
@@ -312,6 +366,14 @@ UNREADABLE: list[tuple[dict[str, Any], str]] = [
     (LLAMA | {"torch_dtype": 16}, "torch_dtype"),
     (LLAMA | {"kv_lora_rank": 512}, "kv_lora_rank"),
     (LLAMA | {"index_topk": 2048}, "index_topk"),
+    (DSA | {"indexer_types": ["full"]}, "indexer_types"),
+    (DSA | {"index_topk_pattern": 7}, "index_topk_pattern"),
+    (DSA | {"index_head_dim": None}, "index_head_dim"),
+    (DSA | {"layer_types": ["sliding_attention"] * 8}, "layer_types"),
+    (
+        LLAMA | {"model_type": "minimax_m3", "sparse_attention_config": {"use_sparse_attention": True}},
+        "sparse_index_dim",
+    ),
     (LLAMA | {"is_encoder_decoder": True}, "is_encoder_decoder"),
     (LLAMA | {"use_cla": True}, "use_cla"),
     (LLAMA | {"num_loops": 2}, "num_loops"),

@@ -33,6 +33,13 @@ class ClosedForm:
         """Return the plan with the most tokens that fits `budget`, or raise `Refusal`."""
         return self.world.answer(self.max_total_num_tokens(budget))
 
+    def plan_from_max_tokens(self, tokens: int) -> Answer:
+        """Return the plan of `tokens`, in whole pages, whatever it takes, or raise `Refusal`."""
+        pages = tokens // self.page
+        if pages < self.least_pages:
+            raise Refusal("max_total_num_tokens")
+        return self.world.answer(pages * self.page)
+
     def max_total_num_tokens(self, budget: int) -> int:
         """Return the most tokens that fit `budget`."""
         if budget < self.required_bytes:

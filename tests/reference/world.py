@@ -11,10 +11,13 @@ from fractions import Fraction
 from typing import Literal, NamedTuple
 
 Span = tuple[Literal["full", "window", "chunk"], "int | None"]
-# ("heads", KV heads, elements of a key, elements of a value, span) or ("latent", rank, rotary elements, span).
+# ("heads", KV heads, elements of a key, elements of a value, span), ("latent" or "sparse", rank, rotary elements, span):
+# sparse latents are those of DSA; ("index", elements, bits, span): the key that sparse attention searches.
 Heads = tuple[Literal["heads"], int, int, int, Span]
 Latent = tuple[Literal["latent"], int, int, Span]
-State = Heads | Latent
+Sparse = tuple[Literal["sparse"], int, int, Span]
+Index = tuple[Literal["index"], int, int, Span]
+State = Heads | Latent | Sparse | Index
 Layer = tuple[State, ...]
 
 # Bits of an element, and the elements that share one scale byte.
@@ -56,6 +59,8 @@ class Options:
     chunked_prefill_size: int | None = None
     eviction_interval: int = 128
     disaggregation_mode: Literal["null", "prefill", "decode"] = "null"
+    dsa_prefill_backend: str | None = None
+    dsa_decode_backend: str | None = None
     disable_radix_cache: bool = False
     disable_overlap_schedule: bool = False
     disable_hybrid_swa_memory: bool = False
@@ -170,7 +175,7 @@ class World:
         full = swa = 0
         for layer in layers:
             for state in layer:
-                cell = cell_bytes(state, options.dtype, options.tp_size)
+                cell = cell_bytes(state, options.dtype, options.tp_size, self._raw_sparse_rows())
                 if self.hybrid_memory and state[-1][0] != "full":
                     swa += cell
                 else:
@@ -186,6 +191,11 @@ class World:
             pools.append(Pool("request_table", 1, 1, row, None, per_request=1))
         return pools
 
+    def _raw_sparse_rows(self) -> bool:
+        prefill, decode = self.options.dsa_prefill_backend, self.options.dsa_decode_backend
+        role = {"null": (prefill, decode), "prefill": (prefill,), "decode": (decode,)}
+        return "trtllm" in role[self.options.disaggregation_mode]
+
     def _window_pool(self, cell: int, padding: int) -> Pool:
         options, page = self.options, self.page
         if not self.has_full:
@@ -200,14 +210,29 @@ class World:
         return Pool("swa", page, padding, cell, None, per_request=trail + page, base=base)
 
 
-def cell_bytes(state: State, dtype: str, tp_size: int) -> int:
+def cell_bytes(state: State, dtype: str, tp_size: int, raw: bool = False) -> int:
     """Bytes of one slot of `state` on one rank."""
     if state[0] == "latent":
         return _row_bytes(state[1] + state[2], dtype)
+    if state[0] == "sparse":
+        return _sparse_row_bytes(state[1], state[2], dtype, raw)
+    if state[0] == "index":
+        return state[1] * state[2] // 8 + (state[1] // 128 * 4 if state[2] == 8 else 0)
     heads = state[1]
     if heads % tp_size and tp_size % heads:
         raise Refusal("tp_size")
     return max(1, heads // tp_size) * (_row_bytes(state[2], dtype) + _row_bytes(state[3], dtype))
+
+
+def _sparse_row_bytes(rank: int, rope: int, dtype: str, raw: bool) -> int:
+    """In 8 bits a 32-bit scale for each 128 of the latent, and the rotary key in 16 bits; or neither, if raw."""
+    if dtype == "fp8_e4m3" and raw:
+        return rank + rope
+    if dtype == "fp8_e4m3" and rank % 128 == 0:
+        return rank + rank // 128 * 4 + rope * 2
+    if dtype in ("bfloat16", "float16"):
+        return (rank + rope) * 2
+    raise Refusal("kv_cache_dtype")
 
 
 def _row_bytes(elements: int, dtype: str) -> int:

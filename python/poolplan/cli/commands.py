@@ -111,7 +111,7 @@ def plan(
 
 @command_line.command()
 @click.argument("model")
-@_runtime_options("tp_size", "kv_cache_dtype")
+@_runtime_options("tp_size", "kv_cache_dtype", "dsa_prefill_backend", "dsa_decode_backend")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 @click.pass_obj
 def layers(caught: list[warnings.WarningMessage], model: str, as_json: bool, **options: Any) -> None:

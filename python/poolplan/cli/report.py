@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from poolplan._core import Attention, LatentAttention, cell_bytes
+from poolplan._core import Attention, IndexKey, LatentAttention, cell_bytes
 from poolplan.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def layers_report(model: ModelSpec, runtime: RuntimeSpec) -> dict[str, Any]:
     dtype = _cache_dtype(model, runtime)
     layers: list[dict[str, Any]] = []
     for index, layer in enumerate(model.layers):
-        states = [_state(state, dtype, runtime.tp_size) for state in layer.states]
+        states = [_state(state, runtime, dtype) for state in layer.states]
         layers.append({"layer": index, "cell_bytes": sum(state["cell_bytes"] for state in states), "states": states})
     spans = ("full", "window", "chunk")
     states = [state for layer in layers for state in layer["states"]]
@@ -69,17 +69,21 @@ def _cache_dtype(model: ModelSpec, runtime: RuntimeSpec) -> str:
     return model.kv_cache_dtype if runtime.kv_cache_dtype == "auto" else runtime.kv_cache_dtype
 
 
-def _state(state: Attention | LatentAttention, dtype: str, tp_size: int) -> dict[str, Any]:
+def _state(state: Attention | LatentAttention | IndexKey, runtime: RuntimeSpec, dtype: str) -> dict[str, Any]:
     match state:
         case Attention():
             kind, names = "attention", ("num_kv_heads", "head_dim", "v_head_dim")
         case LatentAttention():
-            kind, names = "latent", ("kv_lora_rank", "qk_rope_head_dim")
+            kind, names = "latent", ("kv_lora_rank", "qk_rope_head_dim", "sparse")
+        case IndexKey():
+            kind, names = "index_key", ("head_dim", "format")
     return {
         "kind": kind,
         **{name: getattr(state, name) for name in names},
         "span": {"kind": state.span.kind, "tokens": state.span.tokens},
-        "cell_bytes": cell_bytes(state, kv_cache_dtype=dtype, tp_size=tp_size),
+        "cell_bytes": cell_bytes(
+            state, kv_cache_dtype=dtype, tp_size=runtime.tp_size, raw_sparse_rows=runtime.raw_sparse_rows
+        ),
     }
 
 
@@ -152,9 +156,10 @@ def _notes(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> li
 def _copied_bytes(model: ModelSpec, runtime: RuntimeSpec) -> int:
     """Bytes of one token that the ranks hold more than once, over all ranks and layers."""
     dtype = _cache_dtype(model, runtime)
-    return sum(
-        runtime.tp_size * cell_bytes(state, kv_cache_dtype=dtype, tp_size=runtime.tp_size)
-        - cell_bytes(state, kv_cache_dtype=dtype, tp_size=1)
-        for layer in model.layers
-        for state in layer.states
-    )
+
+    def cell(state: Attention | LatentAttention | IndexKey, tp_size: int) -> int:
+        return cell_bytes(state, kv_cache_dtype=dtype, tp_size=tp_size, raw_sparse_rows=runtime.raw_sparse_rows)
+
+    tp_size = runtime.tp_size
+    states = [state for layer in model.layers for state in layer.states]
+    return sum(tp_size * cell(state, tp_size) - cell(state, 1) for state in states)

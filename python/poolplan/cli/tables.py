@@ -80,7 +80,9 @@ def print_layers(report: dict[str, Any]) -> None:
 def _state_cells(state: dict[str, Any]) -> tuple[str, str, str]:
     span, tokens = state["span"]["kind"], state["span"]["tokens"]
     if state["kind"] == "latent":
-        shape = f"latent {state['kv_lora_rank']} + {state['qk_rope_head_dim']}"
+        shape = f"{'sparse ' if state['sparse'] else ''}latent {state['kv_lora_rank']} + {state['qk_rope_head_dim']}"
+    elif state["kind"] == "index_key":
+        shape = f"index key of {state['head_dim']} ({state['format']})"
     else:
         value = "" if state["v_head_dim"] == state["head_dim"] else f" + {state['v_head_dim']}"
         shape = f"{state['num_kv_heads']} KV heads of {state['head_dim']}{value}"

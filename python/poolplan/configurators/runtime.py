@@ -52,6 +52,8 @@ class RuntimeSpec:
     disable_hybrid_swa_memory: bool = _option(False, "Keep every token of window layers too, in one pool.")
     disaggregation_mode: DisaggregationMode = _option("null", "Serve prompts only (prefill) or outputs only (decode).")
     swa_eviction_interval: int = _option(128, "Tokens by which a window may lag before slots are freed.", low=0)
+    dsa_prefill_backend: str | None = _option(None, "Kernels of sparse prefill; trtllm keeps raw FP8 rows.")
+    dsa_decode_backend: str | None = _option(None, "Kernels of sparse decode; trtllm keeps raw FP8 rows.")
     count_padding: bool = _option(True, "Count the page that each token pool never hands out.")
     count_request_table: bool = _option(True, "Count the table from requests to slots.")
 
@@ -68,6 +70,19 @@ class RuntimeSpec:
         if self.disaggregation_mode not in get_args(DisaggregationMode):
             allowed = ", ".join(get_args(DisaggregationMode))
             raise InvalidOptionError("disaggregation_mode", self.disaggregation_mode, f"pass one of {allowed}")
+
+    @property
+    def raw_sparse_rows(self) -> bool:
+        """Whether FP8 rows of sparse latents have no scales: when the kernels of this role are TensorRT-LLM's.
+
+        SGLang 0.5.23, `pool_configurator`: either backend counts unless prefill and decode are served apart.
+        """
+        backends = {
+            "null": (self.dsa_prefill_backend, self.dsa_decode_backend),
+            "prefill": (self.dsa_prefill_backend,),
+            "decode": (self.dsa_decode_backend,),
+        }
+        return "trtllm" in backends[self.disaggregation_mode]
 
 
 def _checked(name: str, kind: object, value: object, limits: Any) -> object:

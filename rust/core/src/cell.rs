@@ -5,7 +5,27 @@ use std::num::NonZeroU32;
 
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::layer::{Attention, LatentAttention, State};
+use crate::layer::{Attention, FP8_SCALE_BLOCK, IndexFormat, IndexKey, LatentAttention, State};
+
+/// Bytes of a 32-bit scale.
+const SCALE_BYTES: u64 = 4;
+
+/// How a runtime stores what layers keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CacheFormat {
+    /// Element type of keys, values and latents.
+    pub dtype: Dtype,
+    /// Whether 8-bit rows of sparse latents have no scales, as TensorRT-LLM's kernels want them.
+    pub raw_sparse_rows: bool,
+}
+
+impl CacheFormat {
+    /// Rows of `dtype`, those of sparse latents packed with their scales.
+    #[must_use]
+    pub fn new(dtype: Dtype) -> Self {
+        Self { dtype, raw_sparse_rows: false }
+    }
+}
 
 /// KV heads that one rank of `tp_size` holds; fewer heads than ranks are replicated.
 ///
@@ -33,10 +53,12 @@ pub fn heads_on_rank(num_kv_heads: u32, tp_size: NonZeroU32) -> Result<u32> {
 ///
 /// # Errors
 /// [`Error::InvalidOption`] from [`heads_on_rank`] and [`Dtype::row_bytes`].
-pub fn buffers_of(state: &State, dtype: Dtype, tp_size: NonZeroU32) -> Result<Vec<u64>> {
+pub fn buffers_of(state: &State, format: CacheFormat, tp_size: NonZeroU32) -> Result<Vec<u64>> {
     let mut buffers = match state {
-        State::Attention(attention) => attention_buffers(attention, dtype, tp_size)?,
-        State::Latent(latent) => latent_buffers(latent, dtype)?,
+        State::Attention(attention) => attention_buffers(attention, format.dtype, tp_size)?,
+        State::Latent(latent) if latent.sparse => vec![sparse_row_bytes(latent, format)?],
+        State::Latent(latent) => latent_buffers(latent, format.dtype)?,
+        State::IndexKey(key) => vec![index_key_bytes(*key)],
     };
     buffers.retain(|&bytes| bytes > 0);
     Ok(buffers)
@@ -46,8 +68,8 @@ pub fn buffers_of(state: &State, dtype: Dtype, tp_size: NonZeroU32) -> Result<Ve
 ///
 /// # Errors
 /// As [`buffers_of`].
-pub fn cell_bytes(state: &State, dtype: Dtype, tp_size: NonZeroU32) -> Result<u64> {
-    Ok(buffers_of(state, dtype, tp_size)?.into_iter().fold(0, u64::saturating_add))
+pub fn cell_bytes(state: &State, format: CacheFormat, tp_size: NonZeroU32) -> Result<u64> {
+    Ok(buffers_of(state, format, tp_size)?.into_iter().fold(0, u64::saturating_add))
 }
 
 /// `heads on the rank · (head_dim + v_head_dim) · bytes(dtype)`; blocks of scales lie along each head.
@@ -65,4 +87,37 @@ fn attention_buffers(attention: &Attention, dtype: Dtype, tp_size: NonZeroU32) -
 fn latent_buffers(latent: &LatentAttention, dtype: Dtype) -> Result<Vec<u64>> {
     let (row, scales) = dtype.row_bytes(latent.kv_lora_rank.saturating_add(latent.qk_rope_head_dim))?;
     Ok(vec![row, scales])
+}
+
+/// A latent that sparse attention reads. In 8 bits `rank + rank / 128 · 4 + rope · 2`: the latent, a 32-bit scale for each
+/// 128 of it, and the rotary key left in 16 bits. In 16 bits, or raw, as any other latent.
+///
+/// SGLang 0.5.23, `get_mla_kv_cache_dim`: 512 + 16 + 128 = 656 bytes for DeepSeek-V3.2, 576 raw.
+fn sparse_row_bytes(latent: &LatentAttention, format: CacheFormat) -> Result<u64> {
+    let (rank, rope) = (u64::from(latent.kv_lora_rank), u64::from(latent.qk_rope_head_dim));
+    match format.dtype {
+        Dtype::Fp8E4m3 if format.raw_sparse_rows => Ok(rank.saturating_add(rope)),
+        Dtype::Fp8E4m3 if latent.kv_lora_rank.is_multiple_of(FP8_SCALE_BLOCK) => {
+            Ok(rank.saturating_add(scale_bytes(latent.kv_lora_rank)).saturating_add(rope.saturating_mul(2)))
+        }
+        Dtype::Bfloat16 | Dtype::Float16 => Ok(rank.saturating_add(rope).saturating_mul(2)),
+        other => Err(Error::invalid(
+            "kv_cache_dtype",
+            &other,
+            "sparse attention reads latents in bfloat16, or in fp8_e4m3 where 128 divides the rank",
+        )),
+    }
+}
+
+/// `head_dim + head_dim / 128 · 4` in 8 bits (DSA: 132 for 128), `head_dim · 2` in 16; on every rank.
+fn index_key_bytes(key: IndexKey) -> u64 {
+    let elements = u64::from(key.head_dim);
+    match key.format {
+        IndexFormat::Fp8Blocks => elements.saturating_add(scale_bytes(key.head_dim)),
+        IndexFormat::Bfloat16 => elements.saturating_mul(2),
+    }
+}
+
+fn scale_bytes(elements: u32) -> u64 {
+    u64::from(elements.div_ceil(FP8_SCALE_BLOCK)).saturating_mul(SCALE_BYTES)
 }

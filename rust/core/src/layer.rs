@@ -64,10 +64,12 @@ pub struct LatentAttention {
     pub qk_rope_head_dim: u32,
     /// The tokens that are kept.
     pub span: Span,
+    /// Whether sparse attention reads it (DSA), whose kernels pack 8-bit rows in a way of their own.
+    pub sparse: bool,
 }
 
 impl LatentAttention {
-    /// The state of a latent attention layer.
+    /// The state of a latent attention layer that is not sparse.
     ///
     /// # Errors
     /// [`Error::InvalidOption`] for a zero rank or an absurd number.
@@ -77,9 +79,44 @@ impl LatentAttention {
             check_dimension("qk_rope_head_dim", qk_rope_head_dim)?;
         }
         check_span(span)?;
-        Ok(Self { kv_lora_rank, qk_rope_head_dim, span })
+        Ok(Self { kv_lora_rank, qk_rope_head_dim, span, sparse: false })
     }
 }
+
+/// How an index key is stored, whatever the dtype of the cache beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IndexFormat {
+    /// 8-bit floats with a 32-bit scale for each 128 (DSA).
+    Fp8Blocks,
+    /// 16-bit floats (MiniMax M3).
+    Bfloat16,
+}
+
+/// The key by which sparse attention finds the tokens to attend to: one for all heads, for every token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IndexKey {
+    /// Elements of the key.
+    pub head_dim: u32,
+    /// How they are stored.
+    pub format: IndexFormat,
+}
+
+impl IndexKey {
+    /// The index key of a layer.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for a zero or an absurd number, and for blocks of scales that do not end with the key.
+    pub fn new(head_dim: u32, format: IndexFormat) -> Result<Self> {
+        check_dimension("head_dim", head_dim)?;
+        if format == IndexFormat::Fp8Blocks && !head_dim.is_multiple_of(FP8_SCALE_BLOCK) {
+            return Err(Error::invalid("head_dim", &head_dim, format!("pass a multiple of {FP8_SCALE_BLOCK}")));
+        }
+        Ok(Self { head_dim, format })
+    }
+}
+
+/// Elements that share a 32-bit scale in the packed 8-bit rows of DSA.
+pub(crate) const FP8_SCALE_BLOCK: u32 = 128;
 
 /// One thing that a layer keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,6 +125,8 @@ pub enum State {
     Attention(Attention),
     /// One latent row for all heads.
     Latent(LatentAttention),
+    /// The index key of sparse attention.
+    IndexKey(IndexKey),
 }
 
 impl State {
@@ -97,6 +136,7 @@ impl State {
         match self {
             Self::Attention(attention) => attention.span,
             Self::Latent(latent) => latent.span,
+            Self::IndexKey(_) => Span::Full,
         }
     }
 }

@@ -29,10 +29,10 @@ mod ratio;
 mod runtime;
 mod split;
 
-pub use cell::{buffers_of, cell_bytes, heads_on_rank};
+pub use cell::{CacheFormat, buffers_of, cell_bytes, heads_on_rank};
 pub use dtype::Dtype;
 pub use error::{Error, Result};
-pub use layer::{Attention, LatentAttention, Layer, Span, State};
+pub use layer::{Attention, IndexFormat, IndexKey, LatentAttention, Layer, Span, State};
 pub use page::{Granularity, PageSize};
 pub use plan::{Plan, Planner, Requests, Stage};
 pub use pool::{Buffer, Growth, Minimum, Pool};

@@ -3,7 +3,7 @@
 
 use std::num::{NonZeroU32, NonZeroU64};
 
-use crate::cell::buffers_of;
+use crate::cell::{CacheFormat, buffers_of};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::layer::{Layer, Span};
@@ -50,8 +50,8 @@ pub struct Runtime {
     pub pp_size: NonZeroU32,
     /// Slots in a page of the token pools.
     pub page_size: PageSize,
-    /// Element type of the caches.
-    pub dtype: Dtype,
+    /// How the caches are stored.
+    pub format: CacheFormat,
     /// The longest request, prompt and output, tokens.
     pub context_length: NonZeroU64,
     /// How window layers are pooled.
@@ -92,7 +92,7 @@ impl Runtime {
             tp_size: NonZeroU32::MIN,
             pp_size: NonZeroU32::MIN,
             page_size: PageSize::ONE,
-            dtype: Dtype::Bfloat16,
+            format: CacheFormat::new(Dtype::Bfloat16),
             context_length,
             window_rule: WindowRule::Ratio(Ratio::new(4, 5)?),
             max_total_tokens: None,
@@ -214,7 +214,7 @@ impl Runtime {
         for (index, layer) in layers.iter().enumerate().take(range.end).skip(range.start) {
             let index = u32::try_from(index).unwrap_or(u32::MAX);
             for state in layer.states() {
-                let bytes = buffers_of(state, self.dtype, self.tp_size)?;
+                let bytes = buffers_of(state, self.format, self.tp_size)?;
                 let pool = if state.span() == Span::Full || swa.is_none() { &mut full } else { &mut swa };
                 *pool = pool.take().map(|pool| pool.with_layer(index, &bytes)).transpose()?;
             }

@@ -1,12 +1,17 @@
 //! Numbers from outside this crate: what SGLang 0.5.23 answered, published formats, worked examples.
 //! Laws are in `laws.rs`; the facts of whole checkpoints are tested through Python.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at what is wrong")]
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test may stop at what is wrong"
+)]
 
 use std::num::{NonZeroU32, NonZeroU64};
 
 use poolplan_core::{
-    Attention, Disaggregation, Dtype, Error, Granularity, LatentAttention, Layer, PageSize, Ratio, Runtime, Span,
-    SplitPart, State, WindowRule, cell_bytes, heads_on_rank, split_budget,
+    Attention, CacheFormat, Disaggregation, Dtype, Error, Granularity, IndexFormat, IndexKey, LatentAttention, Layer,
+    PageSize, Ratio, Runtime, Span, SplitPart, State, WindowRule, cell_bytes, heads_on_rank, split_budget,
 };
 
 fn heads(num_kv_heads: u32, head_dim: u32, v_head_dim: u32, span: Span) -> State {
@@ -39,8 +44,30 @@ fn a_cell_takes_the_bytes_that_sglang_prices() {
         (mimo_full, Dtype::Bfloat16, 8, 640),
     ];
     for (state, dtype, size, bytes) in cases {
-        assert_eq!(cell_bytes(&state, dtype, tp(size)).unwrap(), bytes, "{state:?} {dtype} tp {size}");
+        assert_eq!(
+            cell_bytes(&state, CacheFormat::new(dtype), tp(size)).unwrap(),
+            bytes,
+            "{state:?} {dtype} tp {size}"
+        );
     }
+}
+
+/// SGLang 0.5.23 for DeepSeek-V3.2: 61 layers of 1,152 + 132 bytes in BF16, 656 + 132 in FP8, 576 + 132 with trtllm kernels;
+/// MiniMax M3 keeps a key of 128 in 16 bits, 14,592 bytes in 57 layers.
+#[test]
+fn sparse_attention_keeps_an_index_key_and_packs_its_rows() {
+    let latent = LatentAttention::new(512, 64, Span::Full).unwrap();
+    let latent = State::Latent(LatentAttention { sparse: true, ..latent });
+    let key = State::IndexKey(IndexKey::new(128, IndexFormat::Fp8Blocks).unwrap());
+    let packed = CacheFormat::new(Dtype::Fp8E4m3);
+    let raw = CacheFormat { raw_sparse_rows: true, ..packed };
+    for (format, bytes) in [(CacheFormat::new(Dtype::Bfloat16), 78_324), (packed, 48_068), (raw, 43_188)] {
+        let cells = [latent, key].map(|state| cell_bytes(&state, format, tp(8)).unwrap());
+        assert_eq!(61 * cells.iter().sum::<u64>(), bytes);
+    }
+    assert!(cell_bytes(&latent, CacheFormat::new(Dtype::Nvfp4), tp(1)).is_err());
+    let minimax = State::IndexKey(IndexKey::new(128, IndexFormat::Bfloat16).unwrap());
+    assert_eq!(57 * cell_bytes(&minimax, packed, tp(8)).unwrap(), 14_592);
 }
 
 /// OCP Microscaling Formats 1.0: MXFP4 has blocks of 32 with one scale byte: 128 elements are 64 + 4 bytes.

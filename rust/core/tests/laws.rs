@@ -12,8 +12,8 @@
 use std::num::{NonZeroU32, NonZeroU64};
 
 use poolplan_core::{
-    Attention, Dtype, Error, Granularity, Growth, LatentAttention, Layer, PageSize, Plan, Planner, Pool, Ratio,
-    Requests, Runtime, Span, SplitPart, Stage, State, WindowRule, split_budget,
+    Attention, CacheFormat, Dtype, Error, Granularity, Growth, IndexFormat, IndexKey, LatentAttention, Layer, PageSize,
+    Plan, Planner, Pool, Ratio, Requests, Runtime, Span, SplitPart, Stage, State, WindowRule, split_budget,
 };
 use proptest::prelude::*;
 
@@ -235,7 +235,12 @@ fn layers() -> impl Strategy<Value = Layer> {
     });
     let latent = (1_u32..20, 0_u32..3, spans())
         .prop_map(|(rank, rope, span)| State::Latent(LatentAttention::new(rank * 32, rope * 32, span).unwrap()));
-    proptest::collection::vec(prop_oneof![attention, latent], 0..3).prop_map(Layer::new)
+    let sparse = (1_u32..5, spans()).prop_map(|(rank, span)| {
+        State::Latent(LatentAttention { sparse: true, ..LatentAttention::new(rank * 128, 64, span).unwrap() })
+    });
+    let index = prop_oneof![Just(IndexFormat::Fp8Blocks), Just(IndexFormat::Bfloat16)]
+        .prop_map(|format| State::IndexKey(IndexKey::new(128, format).unwrap()));
+    proptest::collection::vec(prop_oneof![attention, latent, sparse, index], 0..3).prop_map(Layer::new)
 }
 
 fn runtimes() -> impl Strategy<Value = Runtime> {
@@ -255,7 +260,7 @@ fn runtimes() -> impl Strategy<Value = Runtime> {
             tp_size: NonZeroU32::new(1 << tp).unwrap(),
             pp_size: NonZeroU32::new(pp).unwrap(),
             page_size,
-            dtype: *Dtype::ALL.get(dtype).unwrap(),
+            format: CacheFormat { dtype: *Dtype::ALL.get(dtype).unwrap(), raw_sparse_rows: padding },
             window_rule,
             max_total_tokens,
             max_running_requests: requests.and_then(NonZeroU64::new),

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
-use poolplan_core::{Disaggregation, Error, PageSize, Plan, Planner, Pool, Runtime, Stage, WindowRule};
+use poolplan_core::{CacheFormat, Disaggregation, Error, PageSize, Plan, Planner, Pool, Runtime, Stage, WindowRule};
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -278,7 +278,10 @@ fn settings_of(cls: &Bound<'_, PyType>, model: &Bound<'_, PyAny>, runtime: &Boun
         tp_size: positive::<u32, _>("tp_size", &get("tp_size")?)?.unwrap_or(NonZeroU32::MIN),
         pp_size: positive::<u32, _>("pp_size", &get("pp_size")?)?.unwrap_or(NonZeroU32::MIN),
         page_size: to_page_size(&get("page_size")?)?,
-        dtype: checked(dtype_name.parse())?,
+        format: CacheFormat {
+            dtype: checked(dtype_name.parse())?,
+            raw_sparse_rows: get("raw_sparse_rows")?.is_truthy()?,
+        },
         window_rule: window_rule_of(cls, &get("swa_full_tokens_ratio")?)?,
         max_total_tokens: positive::<u64, NonZeroU64>("max_total_tokens", &get("max_total_tokens")?)?
             .map(NonZeroU64::get),

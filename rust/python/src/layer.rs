@@ -1,6 +1,6 @@
 //! What a layer keeps, as Python values: spans, states, layers; and the bytes of one cell.
 
-use poolplan_core::{Dtype, State};
+use poolplan_core::{CacheFormat, Dtype, IndexFormat, State};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -187,6 +187,7 @@ impl Attention {
 ///     kv_lora_rank: Elements of the latent.
 ///     qk_rope_head_dim: Elements of the rotary key beside it; 0 where positions are not stored.
 ///     span: The tokens that are kept; all of them where it is not given.
+///     sparse: Whether sparse attention reads it (DSA): in FP8 a row then has its own scales and a 16-bit rotary key.
 ///
 /// Raises:
 ///     InvalidOptionError: A number that is not whole, negative or above 2^24, or a rank of zero.
@@ -195,29 +196,30 @@ impl Attention {
 pub(crate) struct LatentAttention(poolplan_core::LatentAttention);
 
 impl LatentAttention {
-    const FIELDS: [&'static str; 3] = ["kv_lora_rank", "qk_rope_head_dim", "span"];
+    const FIELDS: [&'static str; 4] = ["kv_lora_rank", "qk_rope_head_dim", "span", "sparse"];
 }
 
 #[pymethods]
 impl LatentAttention {
     #[new]
-    #[pyo3(signature = (*, kv_lora_rank, qk_rope_head_dim, span = None))]
+    #[pyo3(signature = (*, kv_lora_rank, qk_rope_head_dim, span = None, sparse = false))]
     fn new(
         kv_lora_rank: &Bound<'_, PyAny>,
         qk_rope_head_dim: &Bound<'_, PyAny>,
         span: Option<&Span>,
+        sparse: bool,
     ) -> PyResult<Self> {
-        checked(poolplan_core::LatentAttention::new(
+        let latent = checked(poolplan_core::LatentAttention::new(
             dimension("kv_lora_rank", kv_lora_rank)?,
             dimension("qk_rope_head_dim", qk_rope_head_dim)?,
             span.map_or(poolplan_core::Span::Full, |span| span.0),
-        ))
-        .map(Self)
+        ))?;
+        Ok(Self(poolplan_core::LatentAttention { sparse, ..latent }))
     }
 
     #[classattr]
     #[pyo3(name = "__match_args__")]
-    fn match_args() -> (&'static str, &'static str, &'static str) {
+    fn match_args() -> (&'static str, &'static str, &'static str, &'static str) {
         Self::FIELDS.into()
     }
 
@@ -239,6 +241,84 @@ impl LatentAttention {
         Span(self.0.span)
     }
 
+    /// Whether sparse attention reads it.
+    #[getter]
+    fn sparse(&self) -> bool {
+        self.0.sparse
+    }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
+        value::repr(slf, &Self::FIELDS)
+    }
+
+    fn __getnewargs_ex__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyDict>)> {
+        value::newargs(slf, &Self::FIELDS)
+    }
+
+    #[pyo3(signature = (**changes))]
+    fn __replace__<'py>(slf: &Bound<'py, Self>, changes: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
+        value::replace(slf, &Self::FIELDS, changes)
+    }
+}
+
+/// The key by which sparse attention finds the tokens to attend to: one for all heads, every token and every rank.
+///
+/// Args:
+///     head_dim: Elements of the key.
+///     format: Whatever the dtype of the cache beside it, `fp8_blocks` (8 bits and a 32-bit scale for each 128: DSA) or
+///         `bfloat16` (MiniMax M3).
+///
+/// Raises:
+///     InvalidOptionError: A number that is not whole, below 1 or above 2^24; blocks of 128 that do not end with it.
+#[pyclass(frozen, eq, hash, module = "poolplan")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct IndexKey(poolplan_core::IndexKey);
+
+impl IndexKey {
+    const FIELDS: [&'static str; 2] = ["head_dim", "format"];
+}
+
+#[pymethods]
+impl IndexKey {
+    #[new]
+    #[pyo3(signature = (*, head_dim, format = "fp8_blocks"))]
+    fn new(head_dim: &Bound<'_, PyAny>, format: &str) -> PyResult<Self> {
+        let format = match format {
+            "fp8_blocks" => IndexFormat::Fp8Blocks,
+            "bfloat16" => IndexFormat::Bfloat16,
+            _ => return Err(invalid("format", format, "pass fp8_blocks or bfloat16")),
+        };
+        checked(poolplan_core::IndexKey::new(dimension("head_dim", head_dim)?, format)).map(Self)
+    }
+
+    #[classattr]
+    #[pyo3(name = "__match_args__")]
+    fn match_args() -> (&'static str, &'static str) {
+        Self::FIELDS.into()
+    }
+
+    /// Elements of the key.
+    #[getter]
+    fn head_dim(&self) -> u32 {
+        self.0.head_dim
+    }
+
+    /// `fp8_blocks` or `bfloat16`.
+    #[getter]
+    fn format(&self) -> &'static str {
+        match self.0.format {
+            IndexFormat::Fp8Blocks => "fp8_blocks",
+            IndexFormat::Bfloat16 => "bfloat16",
+        }
+    }
+
+    /// The tokens that are kept: every token.
+    #[getter]
+    #[allow(clippy::unused_self, reason = "every state has a span")]
+    fn span(&self) -> Span {
+        Span(poolplan_core::Span::Full)
+    }
+
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
         value::repr(slf, &Self::FIELDS)
     }
@@ -256,7 +336,7 @@ impl LatentAttention {
 /// One layer: everything that it keeps. Most keep one state, some none, and some two (LongCat-Flash).
 ///
 /// Raises:
-///     TypeError: Something else than `Attention` and `LatentAttention`.
+///     TypeError: Something else than `Attention`, `LatentAttention` and `IndexKey`.
 #[pyclass(frozen, eq, hash, module = "poolplan")]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Layer(pub(crate) poolplan_core::Layer);
@@ -281,12 +361,13 @@ impl Layer {
         Self::FIELDS.into()
     }
 
-    /// What the layer keeps: `Attention` and `LatentAttention` states.
+    /// What the layer keeps: `Attention`, `LatentAttention` and `IndexKey` states.
     #[getter]
     fn states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let states = self.0.states().iter().map(|state| match state {
             State::Attention(attention) => Bound::new(py, Attention(*attention)).map(Bound::into_any),
             State::Latent(latent) => Bound::new(py, LatentAttention(*latent)).map(Bound::into_any),
+            State::IndexKey(key) => Bound::new(py, IndexKey(*key)).map(Bound::into_any),
         });
         PyTuple::new(py, states.collect::<PyResult<Vec<_>>>()?)
     }
@@ -307,13 +388,25 @@ impl Layer {
 
 /// Bytes that one slot of `state` takes on one of `tp_size` ranks, block scales included.
 ///
+/// Args:
+///     state: What a layer keeps.
+///     kv_cache_dtype: Element type of the cache.
+///     tp_size: Ranks that divide the heads.
+///     raw_sparse_rows: Whether 8-bit rows of sparse latents have no scales, as TensorRT-LLM's kernels want them.
+///
 /// Raises:
 ///     InvalidOptionError: The ranks do not divide the heads, or blocks of scales do not divide a row.
 #[pyfunction]
-#[pyo3(signature = (state, *, kv_cache_dtype, tp_size))]
-pub(crate) fn cell_bytes(state: &Bound<'_, PyAny>, kv_cache_dtype: &str, tp_size: &Bound<'_, PyAny>) -> PyResult<u64> {
+#[pyo3(signature = (state, *, kv_cache_dtype, tp_size, raw_sparse_rows = false))]
+pub(crate) fn cell_bytes(
+    state: &Bound<'_, PyAny>,
+    kv_cache_dtype: &str,
+    tp_size: &Bound<'_, PyAny>,
+    raw_sparse_rows: bool,
+) -> PyResult<u64> {
     let tp_size = positive::<u32, _>("tp_size", tp_size)?.unwrap_or(std::num::NonZeroU32::MIN);
-    checked(poolplan_core::cell_bytes(&to_state(state)?, checked(kv_cache_dtype.parse())?, tp_size))
+    let format = CacheFormat { dtype: checked(kv_cache_dtype.parse())?, raw_sparse_rows };
+    checked(poolplan_core::cell_bytes(&to_state(state)?, format, tp_size))
 }
 
 /// The name of a cache dtype as this package writes it, from any name that SGLang, vLLM or torch uses.
@@ -330,8 +423,11 @@ fn to_state(state: &Bound<'_, PyAny>) -> PyResult<State> {
         Ok(State::Attention(attention.get().0))
     } else if let Ok(latent) = state.cast::<LatentAttention>() {
         Ok(State::Latent(latent.get().0))
+    } else if let Ok(key) = state.cast::<IndexKey>() {
+        Ok(State::IndexKey(key.get().0))
     } else {
-        Err(PyTypeError::new_err(format!("a layer keeps Attention or LatentAttention, not {}", state.repr()?)))
+        let kept = "a layer keeps Attention, LatentAttention or IndexKey";
+        Err(PyTypeError::new_err(format!("{kept}, not {}", state.repr()?)))
     }
 }
 

@@ -28,7 +28,7 @@ mod _core {
     #[pymodule_export]
     use super::configurator::MemoryPoolConfigurator;
     #[pymodule_export]
-    use super::layer::{Attention, LatentAttention, Layer, Span, cell_bytes, parse_dtype};
+    use super::layer::{Attention, IndexKey, LatentAttention, Layer, Span, cell_bytes, parse_dtype};
     #[pymodule_export]
     use super::numbers::parse_ratio;
     #[pymodule_export]
