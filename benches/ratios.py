@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 
@@ -27,6 +29,19 @@ def main() -> None:
     print(f"| a configurator of 62 layers | {build / floor:.0f}× | {reference / build:.0f}× |")
     read = median["test_read_a_config_json"]
     print(f"| reading a config.json of 62 layers | {read / floor:.0f}× | |")
+    bare, ours, numpy = (import_seconds(code) for code in ("pass", "import poolplan", "import numpy"))
+    print(f"\n`import poolplan` takes {(ours - bare) / (numpy - bare):.2f} of the time of `import numpy`.")
+
+
+def import_seconds(code: str) -> float:
+    """Median seconds of a fresh interpreter that runs `code`."""
+
+    def once() -> float:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        return time.perf_counter() - start
+
+    return statistics.median(once() for _ in range(11))
 
 
 if __name__ == "__main__":

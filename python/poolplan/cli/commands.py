@@ -75,7 +75,7 @@ def _click_type(option: Any) -> dict[str, Any]:
     return attributes | {"type": str, "default": str(option.default)}
 
 
-@command_line.command()
+@command_line.command(short_help="Plan the pools of a model.")
 @click.argument("model")
 @click.option("--available", metavar="SIZE", help="The budget: 60GiB, 80GB, 1.5T or a number of bytes.")
 @_runtime_options()
@@ -109,7 +109,7 @@ def plan(
     print_plan(report)
 
 
-@command_line.command()
+@command_line.command(short_help="Show what each layer of a model keeps.")
 @click.argument("model")
 @_runtime_options("tp_size", "kv_cache_dtype", "dsa_prefill_backend", "dsa_decode_backend")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
