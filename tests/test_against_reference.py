@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from poolplan import InsufficientMemoryError, InvalidOptionError, UnsupportedModelError
-from reference import Answer, ClosedForm, Refusal, World, plan_by_scan
-from strategies import Case, answer_of, cases, small_cases
+from reference import Answer, ClosedForm, Options, Refusal, World, plan_by_scan
+from strategies import Case, Layers, answer_of, cases, small_cases
 
 Outcome = Answer | tuple[str, object]
 
@@ -54,6 +56,30 @@ def test_a_plan_of_any_size_equals_the_closed_form(case: Case) -> None:
 @given(small_cases())
 def test_a_small_plan_equals_the_scan(case: Case) -> None:
     assert ours(case) == by_scan(case)
+
+
+@pytest.mark.parametrize("role", ["null", "prefill", "decode"])
+@pytest.mark.parametrize("disable_overlap_schedule", [False, True])
+@pytest.mark.parametrize("chunk", [None, 3])
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_every_kind_of_request_cap_equals_the_scan(
+    role: Literal["null", "prefill", "decode"], disable_overlap_schedule: bool, chunk: int | None, page_size: int
+) -> None:
+    layers: Layers = ((("heads", 1, 2, 2, ("full", None)),), (("heads", 1, 2, 2, ("window", 6)),))
+    for requests in (1, 5):
+        options = Options(
+            page_size=page_size,
+            context_length=8,
+            max_running_requests=requests,
+            chunked_prefill_size=chunk,
+            eviction_interval=4,
+            disaggregation_mode=role,
+            disable_radix_cache=True,
+            disable_overlap_schedule=disable_overlap_schedule,
+        )
+        for budget in (300, 1000, 2500, 5000):
+            case = Case(layers, options, budget)
+            assert ours(case) == by_closed_form(case) == by_scan(case)
 
 
 @given(cases(), st.integers(0, 2**36))

@@ -82,6 +82,12 @@ def test_each_stage_pays_for_its_own_layers() -> None:
     assert planner(layers).plan_from_max_tokens(202_752).total_bytes == 202_752 * 92 * 4096
 
 
+def test_the_last_stages_own_the_layers_that_are_left_over() -> None:
+    # Three layers on two stages: one, then two. Only the last layer is wide, so the second stage pays for it and one more.
+    layers = (heads(1, 1, 1), heads(1, 1, 1), heads(1, 3, 3))
+    assert planner(layers, pp_size=2).plan_from_max_tokens(10).total_bytes == 10 * (4 + 12)
+
+
 def test_a_stage_without_layers_of_a_pool_pays_no_padding_for_it() -> None:
     layers = (heads(1, 1, 1), heads(1, 2, 2, ("window", 4)))
     answer = planner(layers, bare=False, pp_size=2, page_size=8, ratio=Fraction(1)).plan_from_max_tokens(64)
@@ -162,6 +168,19 @@ def test_a_budget_is_used_as_in_sglangs_own_tests() -> None:
             {"page_size": 4, "max_running_requests": 2, "chunked_prefill_size": 16, "disaggregation_mode": "prefill"},
             76,
             id="prefill role",
+        ),
+        # Worked out by hand from the line above, which has two chunks in flight: one chunk of 16 less.
+        pytest.param(
+            8,
+            {
+                "page_size": 4,
+                "max_running_requests": 2,
+                "chunked_prefill_size": 16,
+                "disaggregation_mode": "prefill",
+                "disable_overlap_schedule": True,
+            },
+            60,
+            id="prefill role without overlap",
         ),
     ],
 )

@@ -28,14 +28,16 @@ mod pool;
 mod ratio;
 mod runtime;
 mod split;
+mod stage;
 
 pub use cell::{CacheFormat, buffers_of, cell_bytes, heads_on_rank};
 pub use dtype::Dtype;
 pub use error::{Error, Result};
 pub use layer::{Attention, IndexFormat, IndexKey, LatentAttention, Layer, Span, State};
 pub use page::{Granularity, PageSize};
-pub use plan::{Plan, Planner, Requests, Stage};
+pub use plan::{Plan, Planner, Requests};
 pub use pool::{Buffer, Growth, Minimum, Pool};
 pub use ratio::Ratio;
 pub use runtime::{Disaggregation, Runtime, WindowRule};
 pub use split::{SplitPart, split_budget};
+pub use stage::Stage;

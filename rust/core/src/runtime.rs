@@ -8,9 +8,10 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::layer::{Layer, Span};
 use crate::page::{Granularity, MAX_COUNT, PageSize};
-use crate::plan::{MOST_ESTIMATED_REQUESTS, Planner, Requests, Stage};
+use crate::plan::{MOST_ESTIMATED_REQUESTS, Planner, Requests};
 use crate::pool::{Growth, Pool};
 use crate::ratio::Ratio;
+use crate::stage::Stage;
 
 /// Slots of a request-table row beyond the context, for tokens in flight.
 /// SGLang 0.5.23, `ReqToTokenPool`: rows of 8,196 for a context of 8,192.

@@ -16,6 +16,7 @@ mod errors;
 mod layer;
 mod numbers;
 mod split;
+mod state;
 mod value;
 
 /// Exact arithmetic of memory pools, in Rust. Use the names that `poolplan` exports.
@@ -28,11 +29,13 @@ mod _core {
     #[pymodule_export]
     use super::configurator::MemoryPoolConfigurator;
     #[pymodule_export]
-    use super::layer::{Attention, IndexKey, LatentAttention, Layer, Span, cell_bytes, parse_dtype};
+    use super::layer::{Layer, cell_bytes, parse_dtype};
     #[pymodule_export]
     use super::numbers::parse_ratio;
     #[pymodule_export]
     use super::split::split_budget;
+    #[pymodule_export]
+    use super::state::{Attention, IndexKey, LatentAttention, Span};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
