@@ -51,10 +51,16 @@ class ConfigReader:
         self.name = name
         self.root = root
         self.text = _text_part(root)
-        self.model_type = str(self.text.get("model_type") or root.get("model_type") or "")
+        self.model_type = self._model_type()
         named = root.get("architectures")
         self.architectures = tuple(str(entry) for entry in cast("list[Any]", named)) if isinstance(named, list) else ()
         self._defaults = _class_defaults(self.model_type)
+
+    def _model_type(self) -> str:
+        value = self.text.get("model_type") or self.root.get("model_type") or ""
+        if not isinstance(value, str):
+            raise self.error("model_type", f"model_type is a {type(value).__name__} and not text")
+        return value
 
     def get(self, *keys: str) -> Any:
         """Return the value under the first of `keys` that has one, or its default; None where it is null."""
@@ -144,7 +150,10 @@ class ConfigReader:
         if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < _MAX_NUMBER:
             raise self.error("rope_scaling", f"rope_scaling.factor={factor!r} is not a number above 0")
         numerator, denominator = factor.as_integer_ratio()
-        return positions * numerator // denominator
+        scaled = positions * numerator // denominator
+        if not 1 <= scaled <= _MAX_NUMBER:
+            raise self.error("rope_scaling", f"rope_scaling.factor={factor!r} makes {scaled} of {positions} positions")
+        return scaled
 
 
 def _text_part(root: Mapping[str, Any]) -> Mapping[str, Any]:

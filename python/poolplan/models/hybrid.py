@@ -90,8 +90,8 @@ def gemma4(config: ConfigReader) -> list[Layer]:
     spans = spans_of_layer_types(config)
     if spans is None:
         layers, window = config.num_layers, window_span(config)
-        # Every sixth is full, and so is the last.
-        spans = [window if (i + 1) % 6 and i < layers - 1 else Span.full() for i in range(layers)]
+        spans = [window if (i + 1) % 6 else Span.full() for i in range(layers)]
+    spans[-1] = Span.full()  # the class forces it, also where `layer_types` says otherwise
     overrides = config.mapping("per_layer_config")
     if any(overrides.values()):
         raise config.error("per_layer_config", "per_layer_config gives layers of their own, which is not planned yet")

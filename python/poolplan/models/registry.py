@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from poolplan.errors import UnknownModelWarning
+from poolplan.errors import InvalidOptionError, UnknownModelWarning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -57,7 +57,9 @@ _HINTS = {
     **dict.fromkeys(("num_kv_shared_layers", "use_cla"), "layers that share the cache of others"),
     **dict.fromkeys(
         (
+            "add_cross_attention",
             "cross_attention_layers",
+            "cross_layer_interval",
             "decoder_layers",
             "decoder_num_hidden_layers",
             "encoder_layers",
@@ -67,7 +69,8 @@ _HINTS = {
         ),
         "cross attention",
     ),
-    **dict.fromkeys(("loop_num", "num_loops"), "layers that run more than once"),
+    **dict.fromkeys(("H_cycles", "L_cycles", "loop_num", "num_loops"), "layers that run more than once"),
+    "global_config": "a second stack of layers",
     "block_configs": "layers that differ",
     "kv_lora_rank": "latent attention",
     **dict.fromkeys(
@@ -165,7 +168,7 @@ def read_layers(config: ConfigReader) -> tuple[Layer, ...]:
     if family is not None:
         _refuse_hints(config, family.reads)
         _warn_of_architecture(config, family)
-        return tuple(family.layers_of(config))
+        return _layers_of(config, family.layers_of)
     _refuse_unknown(config)
     warnings.warn(
         f"{config.name}: the model_type {config.model_type!r} is not known; its keys describe a plain decoder, "
@@ -175,7 +178,15 @@ def read_layers(config: ConfigReader) -> tuple[Layer, ...]:
     )
     from poolplan.models.decoder import plain_decoder
 
-    return tuple(plain_decoder(config))
+    return _layers_of(config, plain_decoder)
+
+
+def _layers_of(config: ConfigReader, layers_of: LayersOf) -> tuple[Layer, ...]:
+    """The layers; a number that the file may hold and no state can is the file's fault, not an option's."""
+    try:
+        return tuple(layers_of(config))
+    except InvalidOptionError as error:
+        raise config.error(error.option, str(error)) from error
 
 
 def _refuse_hints(config: ConfigReader, reads: frozenset[str]) -> None:

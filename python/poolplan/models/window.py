@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 
 _FULL = {"full_attention", "attention"}
 _WINDOW_KEYS = ("sliding_window", "sliding_window_size", "window_size")
+# Values of `use_bidirectional_attention` by which half of a window looks ahead. Gemma 2 has the key and does not halve.
+_LOOKS_AHEAD: dict[str, tuple[object, ...]] = {
+    "gemma3": (True,),
+    "gemma3_text": (True,),
+    "gemma4": ("all",),
+    "gemma4_text": ("all",),
+    "gemma4_unified_text": ("all",),
+}
 
 
 def window_span(config: ConfigReader) -> Span:
@@ -28,8 +36,8 @@ def window_span(config: ConfigReader) -> Span:
     tokens = config.optional_integer(*_WINDOW_KEYS)
     if tokens is None:
         return Span.full()
-    if config.get("use_bidirectional_attention") in (True, "all"):
-        tokens = tokens // 2 + 1  # half of it looks ahead (Gemma 3 and 4 config classes)
+    if config.get("use_bidirectional_attention") in _LOOKS_AHEAD.get(config.model_type, ()):
+        tokens = tokens // 2 + 1
     return _bounded(config, Span.window(tokens))
 
 
@@ -77,6 +85,18 @@ def layers_by_rule(config: ConfigReader, rule: Rule) -> list[Layer]:
     return [Layer(states=[attention(config, span)]) for span in spans]
 
 
+def layers_if_used(config: ConfigReader, rule: Rule) -> list[Layer]:
+    """Return layers as `layers_by_rule` does where `use_sliding_window` is true, and full ones elsewhere."""
+    if config.flag("use_sliding_window"):
+        return layers_by_rule(config, rule)
+    return [Layer(states=[attention(config)])] * len(layers_by_rule(config, _no_layer))
+
+
+def _no_layer(config: ConfigReader, layers: int) -> list[bool]:
+    del config
+    return [False] * layers
+
+
 def _every_layer(config: ConfigReader, layers: int) -> list[bool]:
     """Mistral 7B v0.1: every layer has the window that `sliding_window` gives, and none where it is null."""
     del config
@@ -105,6 +125,12 @@ def _all_but_every_given(default: int) -> Rule:
     return rule
 
 
+def _all_but_every_fourth_from_the_last(config: ConfigReader, layers: int) -> list[bool]:
+    """The last layer is full, and every fourth before it; what layer 0 is depends on the number of layers."""
+    del config
+    return [(layers - 1 - i) % 4 != 0 for i in range(layers)]
+
+
 def _full_first(config: ConfigReader, layers: int) -> list[bool]:
     """The first of each four layers is full."""
     del config
@@ -121,11 +147,6 @@ def _below_max_window_layers(config: ConfigReader, layers: int) -> list[bool]:
     """Every other layer below `max_window_layers`."""
     end = config.integer("max_window_layers", low=0)
     return [(i + 1) % 2 != 0 and i < end for i in range(layers)]
-
-
-def _if_used(rule: Rule) -> Rule:
-    """No layer unless `use_sliding_window` is true, whatever `sliding_window` says."""
-    return lambda config, layers: rule(config, layers) if config.flag("use_sliding_window") else [False] * layers
 
 
 def _without_rope(config: ConfigReader, layers: int) -> list[bool]:
@@ -146,7 +167,8 @@ def _gpt_neo(config: ConfigReader, layers: int) -> list[bool]:
     if kinds is None:
         groups: list[Any] = config.sequence("attention_types") or [[["global", "local"], (layers + 1) // 2]]
         try:
-            repeated = [[*group] * config.whole("attention_types", times) for group, times in groups]
+            # No more of a group than the model has layers, so that a wrong number cannot ask for all memory.
+            repeated = [[*group] * min(config.whole("attention_types", times), layers) for group, times in groups]
         except (TypeError, ValueError):
             raise config.error("attention_types", "attention_types is not a list of [kinds, times]") from None
         kinds = [kind for group in repeated for kind in group]
@@ -176,19 +198,24 @@ _RULES: dict[str, Rule] = {
     "gemma2 vaultgemma gpt_oss": _all_but_every(2),
     "gemma3 gemma3_text": _all_but_every_given(6),
     "cohere2 cohere2_moe olmo3 exaone4 exaone4_5 exaone4_5_text exaone_moe": _all_but_every_given(4),
-    "afmoe muse_glimmer_text": _all_but_every(4),
+    "afmoe": _all_but_every(4),
+    "muse_glimmer_text": _all_but_every_fourth_from_the_last,
     "granite_swa cwm": _full_first,
-    (
-        "qwen2 qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text qwen2_5_omni_text qwen2_audio "
-        "qwen3 qwen3_vl qwen3_vl_text qwen3_vl_moe_text qwen3_asr_text qwen3_omni_moe_text mimo minicpmv"
-    ): _if_used(_from_max_window_layers),
-    "qwen2_moe": _if_used(_below_max_window_layers),
-    "qwen3_moe": _if_used(_every_layer),
     "dots1": _from_max_window_layers,
-    "smollm3": _if_used(_without_rope),
     "smallthinker SmallThinkerForCausalLM": _by_layout,
     "gpt_neo": _gpt_neo,
     "laguna mellum muse_spark_text": _only_layer_types,
+}
+
+# Rules of classes that drop every window, those in `layer_types` too, unless `use_sliding_window` is true.
+_RULES_IF_USED: dict[str, Rule] = {
+    (
+        "qwen2 qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text qwen2_5_omni_text qwen2_audio "
+        "qwen3 qwen3_vl qwen3_vl_text qwen3_vl_moe_text qwen3_asr_text qwen3_omni_moe_text mimo minicpmv"
+    ): _from_max_window_layers,
+    "qwen2_moe": _below_max_window_layers,
+    "qwen3_moe": _every_layer,
+    "smollm3": _without_rope,
 }
 
 _READS = (
@@ -203,12 +230,14 @@ _READS = (
 )
 
 
-def _register(names: str, rule: Rule) -> None:
-    register_model(*names.split(), reads=_READS)(lambda config: layers_by_rule(config, rule))
+def _register(names: str, rule: Rule, layers_of: Callable[[ConfigReader, Rule], list[Layer]]) -> None:
+    register_model(*names.split(), reads=_READS)(lambda config: layers_of(config, rule))
 
 
 for _names, _rule in _RULES.items():
-    _register(_names, _rule)
+    _register(_names, _rule, layers_by_rule)
+for _names, _rule in _RULES_IF_USED.items():
+    _register(_names, _rule, layers_if_used)
 
 
 @register_model("llama4", "llama4_text", reads=("no_rope_layers", "attention_chunk_size"))
