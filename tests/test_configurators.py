@@ -218,6 +218,12 @@ def test_a_request_that_is_stated_must_be_able_to_run() -> None:
     assert configurator.concurrent_requests(config, 100_000)["full"] == 1
 
 
+def test_a_ratio_that_no_number_of_tokens_makes_large_enough_is_the_option_to_blame() -> None:
+    with pytest.raises(InvalidOptionError) as caught:
+        create_memory_pool_configurator(HYBRID, RuntimeSpec(page_size=64, swa_full_tokens_ratio="1e-18"))
+    assert caught.value.option == "swa_full_tokens_ratio"
+
+
 def test_a_chunk_of_chunked_attention_counts_like_a_window() -> None:
     config = create_memory_pool_configurator(CHUNKED, RuntimeSpec(page_size=64)).calculate_pool_sizes(4 * GIB)
     assert [pool.name for pool in config.pools] == ["full", "swa", "request_table"]

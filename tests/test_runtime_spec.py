@@ -26,6 +26,11 @@ def test_every_float_ratio_is_its_shortest_decimal(ratio: float) -> None:
     assert RuntimeSpec(swa_full_tokens_ratio=Fraction(repr(ratio))) == RuntimeSpec(swa_full_tokens_ratio=ratio)  # pyright: ignore[reportArgumentType]
 
 
+def test_a_ratio_that_does_not_fit_64_bits_is_refused_with_the_limit() -> None:
+    with pytest.raises(InvalidOptionError, match="64 bits"):
+        RuntimeSpec(swa_full_tokens_ratio=Fraction(1, 2**64))
+
+
 @pytest.mark.parametrize(
     "ratio",
     [0, -0.5, 1.01, float("nan"), float("inf"), True, None, "x", "1/0", "", b"1", [1], 10**400, 5e-324],

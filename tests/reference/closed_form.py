@@ -69,7 +69,9 @@ class ClosedForm:
         suffices, page = self.world.suffices, self.page
         high = _MAX_TOKENS // page
         if not suffices(high * page):
-            raise Refusal("max_running_requests")
+            # Only a window pool can be too small for any number of tokens.
+            follows = any(pool.name == "swa" and pool.ratio is not None for pool in self.world.stages[0])
+            raise Refusal("swa_full_tokens_ratio" if follows else "max_running_requests")
         low = 0
         while high - low > 1:
             middle = (low + high) // 2

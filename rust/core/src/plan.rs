@@ -63,8 +63,8 @@ impl Planner {
     /// A planner for `stages` whose tokens grow in pages of `page_size`, up to `max_total_tokens` where it is given.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] for `max_total_tokens` when the least plan needs more, and for `max_running_requests` when no
-    /// number of tokens gives every pool its minimum.
+    /// [`Error::InvalidOption`] for `max_total_tokens` when the least plan needs more, and for `swa_full_tokens_ratio` or
+    /// `max_running_requests` when no number of tokens gives every pool its minimum.
     pub fn new(
         stages: Vec<Stage>,
         page_size: PageSize,
@@ -235,14 +235,25 @@ impl Planner {
         };
         let most_pages = self.page_size.pages_in(MAX_COUNT);
         if !suffices(most_pages) {
-            return Err(Error::invalid(
-                "max_running_requests",
-                &self.requests.at(MAX_COUNT),
-                format!("too few: {}", self.reason()),
-            ));
+            return Err(self.never_enough());
         }
         // The first page count that suffices follows the last that does not.
         let last_too_few = last_true(0, most_pages, |pages| !suffices(pages));
         Ok(last_too_few.saturating_add(1).saturating_mul(self.page_size.slots()))
+    }
+
+    /// The error for a pool that no number of tokens makes large enough: its rule is to blame.
+    fn never_enough(&self) -> Error {
+        let most = Plan { tokens: MAX_COUNT, requests: self.requests.at(MAX_COUNT), budget_bytes: 0 };
+        let pools = self.stages.iter().flat_map(|stage| stage.pools().iter().map(move |pool| (stage, pool)));
+        let too_small = pools
+            .into_iter()
+            .find(|(stage, pool)| pool.minimum().is_some_and(|minimum| stage.slots(pool, &most) < minimum.slots));
+        match too_small.map(|(_, pool)| pool.growth()) {
+            Some(Growth::PerToken(ratio)) => {
+                Error::invalid("swa_full_tokens_ratio", &ratio, format!("too small: {}", self.reason()))
+            }
+            _ => Error::invalid("max_running_requests", &most.requests, format!("too few: {}", self.reason())),
+        }
     }
 }

@@ -73,8 +73,13 @@ impl FromStr for Ratio {
 
     /// Reads `4/5`, `0.8`, `.8`, `1`, `8e-1`.
     fn from_str(text: &str) -> Result<Self> {
-        let invalid =
-            || Error::invalid("ratio", &text, "pass a decimal such as 0.8 or a fraction such as 4/5, above 0");
+        let invalid = || {
+            Error::invalid(
+                "ratio",
+                &text,
+                "pass a decimal such as 0.8 or a fraction such as 4/5, above 0 and with terms that fit 64 bits",
+            )
+        };
         let parsed = match text.split_once('/') {
             Some((numerator, denominator)) => parse_digits(numerator.trim()).zip(parse_digits(denominator.trim())),
             None => parse_decimal(text.trim()),

@@ -39,7 +39,11 @@ pub(crate) fn positive<T: for<'a> FromPyObject<'a, 'a> + TryInto<N>, N>(
 /// An exact ratio: a float is the shortest decimal that reads back as it (0.8 is 4/5), text is a decimal or `4/5`.
 pub(crate) fn ratio(option: &str, value: &Bound<'_, PyAny>) -> PyResult<Ratio> {
     let refused = || -> PyResult<PyErr> {
-        Ok(invalid(option, value.repr()?.to_string(), "pass a ratio above 0, such as 0.8, '4/5' or Fraction(4, 5)"))
+        Ok(invalid(
+            option,
+            value.repr()?.to_string(),
+            "pass a ratio above 0 whose terms fit 64 bits, such as 0.8, '4/5' or Fraction(4, 5)",
+        ))
     };
     let text = if value.is_instance_of::<PyBool>() {
         return Err(refused()?);
