@@ -65,6 +65,17 @@ def test_a_plan_from_tokens_needs_no_budget(capsys: pytest.CaptureFixture[str]) 
     assert report["unused_because"] == "max_total_tokens=100000 is reached"
 
 
+def test_a_stage_with_room_says_that_another_has_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """32 layers in stages of 10, 11 and 11: the first is never full."""
+    arguments = ["plan", "meta-llama/Llama-3.1-8B", "--available", "20GiB", "--pp-size", "3", "--page-size", "64"]
+    first = run_json(capsys, *arguments, "--pp-rank", "0")
+    last = run_json(capsys, *arguments)
+    assert first["max_total_num_tokens"] == last["max_total_num_tokens"]
+    assert first["unused_bytes"] > 10 * last["unused_bytes"]
+    assert "too much for the stage that takes most" in first["unused_because"]
+    assert "more than are left" in last["unused_because"]
+
+
 def test_requests_of_a_length_are_counted_per_pool(capsys: pytest.CaptureFixture[str]) -> None:
     report = run_json(capsys, *GPT_OSS, "--available", "60GiB", "--request-tokens", "8192")
     fit = report["concurrent_requests"]

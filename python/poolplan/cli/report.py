@@ -104,11 +104,15 @@ def _unused_because(configurator: MemoryPoolConfigurator, config: MemoryPoolConf
     if runtime.max_total_tokens is not None and next_tokens > runtime.max_total_tokens:
         return f"max_total_tokens={runtime.max_total_tokens} is reached"
     try:
-        needed = configurator.calculate_pool_sizes_from_max_tokens(next_tokens).total_bytes
+        larger = configurator.calculate_pool_sizes_from_max_tokens(next_tokens)
     except InvalidOptionError as error:
         return error.allowed
-    more, missing = needed - config.total_bytes, needed - config.available_bytes
-    return f"the next page ({runtime.page_size} tokens) needs {more:,} bytes, {missing:,} more than are left"
+    page = f"the next page ({runtime.page_size} tokens)"
+    # A plan from tokens has the least budget that holds it on every stage.
+    missing = larger.available_bytes - config.available_bytes
+    if larger.total_bytes <= config.available_bytes:
+        return f"{page} is {missing:,} bytes too much for the stage that takes most"
+    return f"{page} needs {larger.total_bytes - config.total_bytes:,} bytes, {missing:,} more than are left"
 
 
 def _notes(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> list[str]:
