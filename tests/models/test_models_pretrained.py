@@ -16,15 +16,7 @@ import pytest
 
 from poolplan import ModelSpec, UnsupportedModelError
 from poolplan.models.pretrained import catalog
-
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "num_hidden_layers": 4,
-    "num_attention_heads": 32,
-    "hidden_size": 4096,
-    "max_position_embeddings": 8192,
-    "torch_dtype": "bfloat16",
-}
+from samples import LLAMA
 
 
 def test_a_dict_a_file_and_a_folder_are_the_same_model(tmp_path: Path) -> None:

@@ -7,25 +7,7 @@ from typing import Any, cast
 import pytest
 
 from poolplan import ModelSpec, UnknownModelWarning, UnsupportedModelError
-
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "num_hidden_layers": 4,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "hidden_size": 4096,
-    "max_position_embeddings": 8192,
-    "torch_dtype": "bfloat16",
-}
-DSA: dict[str, Any] = {
-    "model_type": "glm_moe_dsa",
-    "num_hidden_layers": 8,
-    "kv_lora_rank": 512,
-    "qk_rope_head_dim": 64,
-    "max_position_embeddings": 8192,
-    "index_topk": 2048,
-    "index_head_dim": 128,
-}
+from samples import DSA, LLAMA
 
 
 @pytest.mark.parametrize(
@@ -63,6 +45,18 @@ UNREADABLE: list[tuple[dict[str, Any], str]] = [
     (
         LLAMA | {"model_type": "minimax_m3", "sparse_attention_config": {"use_sparse_attention": True}},
         "sparse_index_dim",
+    ),
+    (
+        LLAMA
+        | {
+            "model_type": "minimax_m3",
+            "sparse_attention_config": {
+                "use_sparse_attention": True,
+                "sparse_index_dim": 128,
+                "sparse_attention_freq": [[1]] * 4,
+            },
+        },
+        "sparse_attention_freq",
     ),
     (LLAMA | {"is_encoder_decoder": True}, "is_encoder_decoder"),
     (LLAMA | {"use_cla": True}, "use_cla"),

@@ -18,16 +18,7 @@ from poolplan import (
     UnknownModelWarning,
 )
 from poolplan.models import ConfigReader, register_model, registered_models
-
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "num_hidden_layers": 4,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "hidden_size": 4096,
-    "max_position_embeddings": 8192,
-    "torch_dtype": "bfloat16",
-}
+from samples import DSA, LLAMA
 
 
 def state(config: dict[str, Any]) -> Attention | LatentAttention | IndexKey:
@@ -162,17 +153,6 @@ def test_a_searched_model_has_layers_without_attention() -> None:
     config = LLAMA | {"model_type": "nemotron-nas", "block_configs": blocks, "num_key_value_heads": None}
     kept = [layer.states for layer in ModelSpec.from_config(config).layers]
     assert kept == [(heads(4, 128),), (), (), (heads(2, 128),)]
-
-
-DSA: dict[str, Any] = {
-    "model_type": "glm_moe_dsa",
-    "num_hidden_layers": 8,
-    "kv_lora_rank": 512,
-    "qk_rope_head_dim": 64,
-    "max_position_embeddings": 8192,
-    "index_topk": 2048,
-    "index_head_dim": 128,
-}
 
 
 @pytest.mark.parametrize(

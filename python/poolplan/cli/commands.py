@@ -88,7 +88,7 @@ def plan(
 
     Without --available, plan for --max-total-tokens and say what that takes.
     """
-    from poolplan.cli.report import plan_report
+    from poolplan.cli.report import context_length_of, plan_report
 
     runtime = RuntimeSpec(**options)
     configurator = create_memory_pool_configurator(ModelSpec.from_pretrained(model), runtime)
@@ -98,8 +98,7 @@ def plan(
         config = configurator.calculate_pool_sizes_from_max_tokens(runtime.max_total_tokens)
     else:
         raise InvalidOptionError("available", "None", "pass a budget such as --available 60GiB, or --max-total-tokens")
-    context_length = runtime.context_length or configurator.model.context_length
-    report = plan_report(configurator, config, runtime.request_tokens or context_length)
+    report = plan_report(configurator, config, runtime.request_tokens or context_length_of(configurator))
     if as_json:
         _print_json(report, caught)
         return

@@ -28,7 +28,7 @@ def plan_report(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig, 
         "kv_cache_dtype": _cache_dtype(model, runtime),
         "tp_size": runtime.tp_size,
         "page_size": runtime.page_size,
-        "context_length": runtime.context_length or model.context_length,
+        "context_length": context_length_of(configurator),
         **config.as_dict(),
         "unused_because": _unused_because(configurator, config),
         "concurrent_requests": {
@@ -41,6 +41,11 @@ def plan_report(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig, 
         **_costs(configurator, config),
         "notes": _notes(configurator, config),
     }
+
+
+def context_length_of(configurator: MemoryPoolConfigurator) -> int:
+    """Return the tokens of the longest request: as the operator says, or as the model was made for."""
+    return configurator.runtime.context_length or configurator.model.context_length
 
 
 def layers_report(model: ModelSpec, runtime: RuntimeSpec) -> dict[str, Any]:
@@ -81,16 +86,17 @@ def _state(state: Attention | LatentAttention | IndexKey, runtime: RuntimeSpec, 
         "kind": kind,
         **{name: getattr(state, name) for name in names},
         "span": {"kind": state.span.kind, "tokens": state.span.tokens},
-        "cell_bytes": cell_bytes(
-            state, kv_cache_dtype=dtype, tp_size=runtime.tp_size, raw_sparse_rows=runtime.raw_sparse_rows
-        ),
+        "cell_bytes": _cell_bytes(state, runtime, dtype, runtime.tp_size),
     }
+
+
+def _cell_bytes(state: Attention | LatentAttention | IndexKey, runtime: RuntimeSpec, dtype: str, tp_size: int) -> int:
+    return cell_bytes(state, kv_cache_dtype=dtype, tp_size=tp_size, raw_sparse_rows=runtime.raw_sparse_rows)
 
 
 def _costs(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> dict[str, int]:
     """What a token costs, and what a long request costs besides: a number of tokens alone says nothing of a hybrid."""
-    context_length = configurator.runtime.context_length or configurator.model.context_length
-    held = configurator.request_bytes(context_length)
+    held = configurator.request_bytes(context_length_of(configurator))
     return {
         "bytes_per_token": next((pool.cell_bytes for pool in config.pools if pool.name == "full"), 0),
         "bytes_per_request": sum(bytes_ for name, bytes_ in held.items() if name != "full"),
@@ -118,7 +124,7 @@ def _unused_because(configurator: MemoryPoolConfigurator, config: MemoryPoolConf
 def _notes(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> list[str]:
     """What an operator should know before starting the server."""
     model, runtime = configurator.model, configurator.runtime
-    context_length = runtime.context_length or model.context_length
+    context_length = context_length_of(configurator)
     notes: list[str] = []
     if runtime.pp_size > 1:
         which = "the stage that takes most" if runtime.pp_rank is None else f"stage {runtime.pp_rank}"
@@ -160,10 +166,10 @@ def _notes(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> li
 def _copied_bytes(model: ModelSpec, runtime: RuntimeSpec) -> int:
     """Bytes of one token that the ranks hold more than once, over all ranks and layers."""
     dtype = _cache_dtype(model, runtime)
-
-    def cell(state: Attention | LatentAttention | IndexKey, tp_size: int) -> int:
-        return cell_bytes(state, kv_cache_dtype=dtype, tp_size=tp_size, raw_sparse_rows=runtime.raw_sparse_rows)
-
     tp_size = runtime.tp_size
-    states = [state for layer in model.layers for state in layer.states]
-    return sum(tp_size * cell(state, tp_size) - cell(state, 1) for state in states)
+    cells = [
+        (_cell_bytes(state, runtime, dtype, tp_size), _cell_bytes(state, runtime, dtype, 1))
+        for layer in model.layers
+        for state in layer.states
+    ]
+    return sum(tp_size * on_rank - alone for on_rank, alone in cells)

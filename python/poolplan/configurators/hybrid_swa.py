@@ -24,7 +24,7 @@ class HybridSWAPoolConfigurator(MemoryPoolConfigurator):
     @classmethod
     def applies(cls, model: ModelSpec, runtime: RuntimeSpec) -> bool:
         """Whether a layer has a window, and the runtime pools windows apart."""
-        return model.has_windows and not runtime.disable_hybrid_swa_memory
+        return not runtime.disable_hybrid_swa_memory and model.has_windows
 
 
 class SWARequestCapPoolConfigurator(HybridSWAPoolConfigurator):
@@ -39,10 +39,11 @@ class SWARequestCapPoolConfigurator(HybridSWAPoolConfigurator):
     def applies(cls, model: ModelSpec, runtime: RuntimeSpec) -> bool:
         """Whether the requests bound what the windows of a hybrid can hold."""
         chunked = runtime.chunked_prefill_size is not None or runtime.disaggregation_mode == "decode"
+        # The options first: the others look at every layer.
         return (
-            super().applies(model, runtime)
-            and model.has_full_attention
-            and runtime.disable_radix_cache
+            runtime.disable_radix_cache
             and runtime.max_running_requests is not None
             and chunked
+            and super().applies(model, runtime)
+            and model.has_full_attention
         )

@@ -96,6 +96,13 @@ class ConfigReader:
             raise self.error(key, f"{key}={value!r} is not a whole number from {low} to {_MAX_NUMBER}")
         return value
 
+    def layer_flags(self, key: str, value: object, layers: int) -> list[bool]:
+        """Return whether there is a 1 for each layer in a list of 0 and 1, found under `key`; it may be longer."""
+        flags = cast("list[Any]", value) if isinstance(value, list) else []
+        if len(flags) < layers or any(flag not in (0, 1) for flag in flags):
+            raise self.error(key, f"{key} does not have a 0 or 1 for each of {layers} layers")
+        return [flag == 1 for flag in flags[:layers]]
+
     def flag(self, key: str) -> bool:
         """Return the bool under `key`; False when it is null or missing."""
         value = self.get(key)

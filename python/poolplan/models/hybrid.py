@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from poolplan._core import Attention, Layer, Span
 from poolplan.errors import UnknownModelWarning
 from poolplan.models.heads import attention
 from poolplan.models.registry import register_model
-from poolplan.models.window import layer_flags, spans_of_layer_types, window_span
+from poolplan.models.window import spans_of_layer_types, window_span
 
 if TYPE_CHECKING:
     from poolplan.models.config import ConfigReader
+
+
+# transformers 5.24.0, `Gemma4TextConfig.global_head_dim`.
+_GLOBAL_HEAD_DIM = 512
 
 
 @register_model(
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
 )
 def mimo_v2_flash(config: ConfigReader) -> list[Layer]:
     """Return layers of MiMo V2: a 1 in `hybrid_layer_pattern` is a window layer, with `swa_` heads and dimensions."""
-    windowed = layer_flags(config, "hybrid_layer_pattern", config.num_layers)
+    windowed = config.layer_flags("hybrid_layer_pattern", config.get("hybrid_layer_pattern"), config.num_layers)
     full = Layer(states=[attention(config)])
     window = Attention(
         num_kv_heads=config.integer("swa_num_key_value_heads"),
@@ -101,13 +105,4 @@ def gemma4(config: ConfigReader) -> list[Layer]:
         num_kv_heads=heads or config.integer("num_key_value_heads"),
         head_dim=config.optional_integer("global_head_dim") or _GLOBAL_HEAD_DIM,
     )
-    local = attention(config)
-    return [Layer(states=[full if span == Span.full() else _with_span(local, span)]) for span in spans]
-
-
-# transformers 5.24.0, `Gemma4TextConfig.global_head_dim`.
-_GLOBAL_HEAD_DIM = 512
-
-
-def _with_span(state: Attention, span: Span) -> Attention:
-    return Attention(**cast("dict[str, Any]", {**state.__getnewargs_ex__()[1], "span": span}))
+    return [Layer(states=[full if span == Span.full() else attention(config, span)]) for span in spans]

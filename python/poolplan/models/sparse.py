@@ -74,14 +74,7 @@ def minimax_m3(config: ConfigReader) -> list[Layer]:
     if not settings.get("use_sparse_attention"):
         return [Layer(states=[plain])] * layers
     key = IndexKey(head_dim=config.whole("sparse_index_dim", settings.get("sparse_index_dim")), format="bfloat16")
-    sparse = _flags(config, settings, "sparse_attention_freq", layers)
-    key_only = _flags(config, settings, "sparse_disable_index_value", layers)
+    sparse = config.layer_flags("sparse_attention_freq", settings.get("sparse_attention_freq"), layers)
+    key_only = config.layer_flags("sparse_disable_index_value", settings.get("sparse_disable_index_value"), layers)
     kept = {(False, False): [], (False, True): [], (True, False): [key, key], (True, True): [key]}
     return [Layer(states=[plain, *kept[flags]]) for flags in zip(sparse, key_only, strict=True)]
-
-
-def _flags(config: ConfigReader, settings: dict[str, Any], key: str, layers: int) -> list[bool]:
-    flags = settings.get(key)
-    if not isinstance(flags, list) or len(cast("list[Any]", flags)) < layers or set(cast("list[Any]", flags)) - {0, 1}:
-        raise config.error(key, f"sparse_attention_config.{key} does not have a 0 or 1 for each of {layers} layers")
-    return [flag == 1 for flag in cast("list[int]", flags)[:layers]]

@@ -158,7 +158,7 @@ def _without_rope(config: ConfigReader, layers: int) -> list[bool]:
 
 def _by_layout(config: ConfigReader, layers: int) -> list[bool]:
     """SmallThinker: 1 in `sliding_window_layout`."""
-    return layer_flags(config, "sliding_window_layout", layers)
+    return config.layer_flags("sliding_window_layout", config.get("sliding_window_layout"), layers)
 
 
 def _gpt_neo(config: ConfigReader, layers: int) -> list[bool]:
@@ -180,14 +180,6 @@ def _gpt_neo(config: ConfigReader, layers: int) -> list[bool]:
 def _only_layer_types(config: ConfigReader, layers: int) -> list[bool]:
     """For classes whose rule is not known here: the file must say it."""
     raise config.error("layer_types", f"layer_types is missing, and says which of {layers} layers have a window")
-
-
-def layer_flags(config: ConfigReader, key: str, layers: int) -> list[bool]:
-    """Return whether there is a 1 for each layer in the list of 0 and 1 under `key`; the list may be longer."""
-    flags = config.sequence(key) or []
-    if len(flags) < layers or any(flag not in (0, 1) for flag in flags):
-        raise config.error(key, f"{key} does not have a 0 or 1 for each of {layers} layers")
-    return [flag == 1 for flag in flags[:layers]]
 
 
 _RULES: dict[str, Rule] = {
@@ -247,7 +239,7 @@ def llama4(config: ConfigReader) -> list[Layer]:
     spans = spans_of_layer_types(config)
     if spans is None:
         if config.sequence("no_rope_layers"):
-            chunked = layer_flags(config, "no_rope_layers", layers)
+            chunked = config.layer_flags("no_rope_layers", config.get("no_rope_layers"), layers)
         else:
             chunked = _all_but_every(config.integer("no_rope_layer_interval"))(config, layers)
         spans = [chunk_span(config) if flag else Span.full() for flag in chunked]
