@@ -24,7 +24,7 @@ fn runtime() -> Runtime {
 fn plans(criterion: &mut Criterion) {
     let layers = hybrid();
     let cap = Runtime {
-        window_rule: WindowRule::RequestCap,
+        window_rule: WindowRule::RequestCap { prefix_tails: 0 },
         max_running_requests: NonZeroU64::new(64),
         chunked_prefill_size: NonZeroU64::new(8_192),
         ..runtime()
@@ -38,12 +38,12 @@ fn plans(criterion: &mut Criterion) {
     ];
     let mut group = criterion.benchmark_group("plan");
     for (name, runtime) in cases {
-        let planner = runtime.create_planner(&layers).unwrap();
+        let planner = runtime.create_planner(&layers, &[]).unwrap();
         group.bench_function(name, |bencher| bencher.iter(|| planner.plan(black_box(50 << 30))));
     }
     group.finish();
     criterion.bench_function("create_planner of 62 layers", |bencher| {
-        bencher.iter(|| runtime().create_planner(black_box(&layers)));
+        bencher.iter(|| runtime().create_planner(black_box(&layers), &[]));
     });
 }
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poolplan import InsufficientMemoryError, InvalidOptionError, UnsupportedModelError
-from reference import Answer, ClosedForm, Options, Refusal, World, plan_by_scan
+from reference import Answer, ClosedForm, Options, Refusal, plan_by_scan
 from strategies import Case, Layers, answer_of, cases, small_cases
 
 Outcome = Answer | tuple[str, object]
@@ -34,14 +34,14 @@ def refused(refusal: Refusal) -> Outcome:
 
 def by_closed_form(case: Case) -> Outcome:
     try:
-        return ClosedForm(World(case.layers, case.options)).plan(case.budget)
+        return ClosedForm(case.world()).plan(case.budget)
     except Refusal as refusal:
         return refused(refusal)
 
 
 def by_scan(case: Case) -> Outcome:
     try:
-        return plan_by_scan(World(case.layers, case.options), case.budget)
+        return plan_by_scan(case.world(), case.budget)
     except Refusal as refusal:
         return refused(refusal)
 
@@ -85,7 +85,7 @@ def test_every_kind_of_request_cap_equals_the_scan(
 @given(cases(), st.integers(0, 2**36))
 def test_a_plan_from_tokens_equals_the_closed_form(case: Case, tokens: int) -> None:
     try:
-        planner = ClosedForm(World(case.layers, case.options))
+        planner = ClosedForm(case.world())
     except Refusal as refusal:
         with pytest.raises((InvalidOptionError, UnsupportedModelError)) as caught:
             case.configurator().calculate_pool_sizes_from_max_tokens(tokens)

@@ -33,7 +33,7 @@ def test_a_ratio_that_does_not_fit_64_bits_is_refused_with_the_limit() -> None:
 
 @pytest.mark.parametrize(
     "ratio",
-    [0, -0.5, 1.01, float("nan"), float("inf"), True, None, "x", "1/0", "", b"1", [1], 10**400, 5e-324],
+    [0, -0.5, 1.01, float("nan"), float("inf"), True, "x", "1/0", "", b"1", [1], 10**400, 5e-324],
     ids=repr,
 )
 def test_a_ratio_above_1_or_not_above_0_is_refused(ratio: Any) -> None:

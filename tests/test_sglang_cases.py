@@ -1,7 +1,7 @@
 """Single cases that SGLang 0.5.23 answered on a CPU: plans of 50 GiB, what its real pools then took, and its refusals.
 
-Not here, as nothing here plans it yet: draft layers (EAGLE, MTP), decode context parallelism, unified memory, HiSparse, and
-the dequantisation workspace of `nvfp4` under FlashInfer.
+Not here, as nothing here plans it: unified memory, HiSparse, and the dequantisation workspace of `nvfp4` under FlashInfer.
+Recurrent state is in `test_sglang_states.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from poolplan import InsufficientMemoryError, RuntimeSpec, create_memory_pool_configurator
-from reference.world import State
+from reference.cells import State
 from strategies import model_of
 
 GIB = 1 << 30
@@ -27,6 +27,7 @@ class Model(NamedTuple):
 
     layers: tuple[tuple[State, ...], ...]
     context_length: int
+    drafts: tuple[tuple[State, ...], ...] = ()
 
 
 LLAMA = Model((heads(8, 128, 128),) * 32, 8_192)
@@ -40,6 +41,19 @@ GEMMA_WINDOWS = Model((heads(16, 128, 128, 1024),) * 62, 131_072)
 GEMMA_STAGE = Model((heads(16, 128, 128),) * 5 + (heads(16, 128, 128, 1024),) * 26, 131_072)
 GPT_OSS = Model((heads(8, 64, 64, 128), heads(8, 64, 64)) * 18, 131_072)
 MIMO = Model((heads(4, 192, 128),) * 8 + (heads(8, 192, 128, 128),) * 40, 262_144)
+LLAMA_EAGLE = LLAMA._replace(drafts=(heads(8, 128, 128),))
+V3_MTP = V3._replace(drafts=((LATENT,),))
+V32_MTP = V32._replace(drafts=(V32_LAYER,))
+GPT_OSS_EAGLE = GPT_OSS._replace(drafts=(heads(8, 64, 64),))
+MIMO_MTP = MIMO._replace(drafts=(heads(8, 192, 128, 128),))
+EAGLE: dict[str, Any] = {
+    "speculative_algorithm": "EAGLE",
+    "speculative_num_steps": 3,
+    "speculative_eagle_topk": 1,
+    "speculative_num_draft_tokens": 4,
+}
+EAGLE_3_2_5 = EAGLE | {"speculative_eagle_topk": 2, "speculative_num_draft_tokens": 5}
+FP8: dict[str, Any] = {"page_size": 64, "kv_cache_dtype": "fp8_e4m3"}
 CAP: dict[str, Any] = {"disable_radix_cache": True, "max_running_requests": 64, "chunked_prefill_size": 8192}
 
 # SGLang's max_total, full, swa and default requests with 50 GiB; and our tokens, where they are more.
@@ -85,6 +99,20 @@ PLANS: list[tuple[str, Model, dict[str, Any], tuple[int, int | None, int | None,
         (2_621_440, 2_621_440, 262_144, 4096),
         None,
     ),
+    ("llama dcp 2", LLAMA, {"page_size": 16, "tp_size": 8, "dcp_size": 2}, (1_638_400, None, None, 4096), None),
+    ("llama eagle", LLAMA_EAGLE, {"page_size": 64}, (397_184, None, None, 4096), None),
+    ("v3 mtp", V3_MTP, {"page_size": 64}, (751_616, None, None, 2348), None),
+    ("v3.2 fp8 mtp", V32_MTP, FP8, (1_098_880, None, None, 3434), None),
+    ("v3.2 fp8 dcp 4", V32, {**FP8, "tp_size": 4, "dcp_size": 4}, (743_296, None, None, 2322), None),
+    ("gpt-oss eagle", GPT_OSS_EAGLE, {"page_size": 64}, (784_832, 784_832, 627_840, 3065), None),
+    (
+        "gpt-oss request cap eagle",
+        GPT_OSS_EAGLE,
+        {"page_size": 64, **CAP, **EAGLE},
+        (1_320_896, 1_320_896, 62_016, 64),
+        None,
+    ),
+    ("mimo window draft", MIMO_MTP, {"page_size": 64, "tp_size": 4}, (1_139_712, 1_139_712, 911_744, 2226), None),
 ]
 
 
@@ -130,6 +158,8 @@ ALLOCATIONS: list[tuple[str, Model, dict[str, Any], int, int, tuple[int, int]]] 
     ("mimo tp 4", MIMO, {"page_size": 64, "tp_size": 4}, 46_592, 2_149_253_120, (2049, 262_148)),
     ("llama mxfp8", LLAMA, {"page_size": 128, "kv_cache_dtype": "mxfp8"}, 31_744, 2_154_037_248, (2049, 8196)),
     ("llama stage", LLAMA_STAGE, {"page_size": 64}, 47_616, 2_148_270_080, (2977, 8196)),
+    ("v3 dcp 4", V3, {"page_size": 64, "tp_size": 4, "dcp_size": 4}, 30_528, 2_149_761_024, (2049, 163_844)),
+    ("v3.2 fp8 dcp 4", V32, {**FP8, "tp_size": 4, "dcp_size": 4}, 29_696, 2_149_386_240, (2049, 163_844)),
 ]
 
 
@@ -177,10 +207,28 @@ def test_what_sglang_refuses_is_refused_with_the_missing_bytes(
             76,
             id="prefill role",
         ),
+        pytest.param(
+            8,
+            {
+                "page_size": 4,
+                "max_running_requests": 2,
+                "chunked_prefill_size": 4,
+                "disable_overlap_schedule": True,
+                **EAGLE_3_2_5,
+            },
+            104,
+            id="eagle, one batch in flight",
+        ),
+        pytest.param(
+            8,
+            {"max_running_requests": 2, "chunked_prefill_size": 4, **EAGLE_3_2_5},
+            91,
+            id="eagle, two batches in flight",
+        ),
     ],
 )
 def test_a_request_cap_is_the_one_of_sglangs_own_tests(window: int, options: dict[str, Any], slots: int) -> None:
     """Its tests use 4 heads of 64, pages of 1 and an eviction interval of 4."""
-    model = model_of((heads(4, 64, 64),) * 16 + (heads(4, 64, 64, window),) * 16, 8192)
+    model = model_of((heads(4, 64, 64),) * 16 + (heads(4, 64, 64, window),) * 16, 8192, (heads(4, 64, 64),))
     runtime = RuntimeSpec(disable_radix_cache=True, swa_eviction_interval=4, **options)
     assert create_memory_pool_configurator(model, runtime).calculate_pool_sizes(GIB).swa_max_total_num_tokens == slots

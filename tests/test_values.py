@@ -16,6 +16,8 @@ import pytest
 import poolplan
 from poolplan import (
     Attention,
+    CompressedLatent,
+    CompressorState,
     IndexKey,
     InvalidOptionError,
     LatentAttention,
@@ -23,18 +25,26 @@ from poolplan import (
     MemoryPoolConfig,
     ModelSpec,
     PoolSize,
+    RecurrentState,
     RuntimeSpec,
     Span,
+    StateTensor,
     create_memory_pool_configurator,
 )
 
 POOL = PoolSize(name="full", slots=64, padding_slots=1, page_size=1, cell_bytes=4096, bytes=266240, layers=range(32))
+STATE = RecurrentState(
+    tensors=[
+        StateTensor(num_heads=32, head_elements=384, role="conv", sharding="whole"),
+        StateTensor(num_heads=32, head_elements=16384),
+    ]
+)
 MODEL = ModelSpec(
     name="two layers",
     model_type="llama",
     layers=(
         Layer(states=[Attention(num_kv_heads=8, head_dim=128)]),
-        Layer(states=[Attention(num_kv_heads=8, head_dim=128, v_head_dim=64, span=Span.window(128))]),
+        Layer(states=[Attention(num_kv_heads=8, head_dim=128, v_head_dim=64, span=Span.window(128)), STATE]),
     ),
     context_length=4096,
     dtype="bfloat16",
@@ -46,6 +56,15 @@ VALUES: dict[str, tuple[Any, dict[str, Any]]] = {
     "Attention": (Attention(num_kv_heads=8, head_dim=192, v_head_dim=128, span=Span.chunk(8192)), {"head_dim": 64}),
     "LatentAttention": (LatentAttention(kv_lora_rank=512, qk_rope_head_dim=64), {"qk_rope_head_dim": 0}),
     "IndexKey": (IndexKey(head_dim=128), {"format": "bfloat16"}),
+    "pooled IndexKey": (IndexKey(head_dim=128, span=Span.compressed(4)), {"span": Span.full()}),
+    "CompressedLatent": (
+        CompressedLatent(qk_nope_head_dim=448, qk_rope_head_dim=64, span=Span.compressed(4)),
+        {"span": Span.window(128)},
+    ),
+    "CompressorState": (CompressorState(compress_ratio=4, row_elements=2048), {"compress_ratio": 128}),
+    "StateTensor": (STATE.tensors[0], {"sharding": "groups"}),
+    "RecurrentState": (STATE, {"tensors": STATE.tensors[:1]}),
+    "encoder Span": (Span.encoder(1500), {"tokens": 1}),
     "sparse LatentAttention": (LatentAttention(kv_lora_rank=512, qk_rope_head_dim=64, sparse=True), {"sparse": False}),
     "Layer": (MODEL.layers[1], {"states": ()}),
     "PoolSize": (POOL, {"slots": 65}),
@@ -124,7 +143,7 @@ def test_a_configurator_survives_pickling() -> None:
     assert hash(twin) == hash(configurator)
     assert twin != create_memory_pool_configurator(MODEL, RuntimeSpec())
     assert twin.calculate_pool_sizes(1 << 30) == configurator.calculate_pool_sizes(1 << 30)
-    assert repr(configurator).startswith("HybridSWAPoolConfigurator(model=ModelSpec(")
+    assert repr(configurator).startswith("MambaPoolConfigurator(model=ModelSpec(")
 
 
 def test_threads_share_a_configurator() -> None:
@@ -158,5 +177,5 @@ def test_a_span_has_tokens_exactly_when_it_is_bounded(kind: str, tokens: int | N
 
 
 def test_a_layer_keeps_states_only() -> None:
-    with pytest.raises(TypeError, match="Attention, LatentAttention or IndexKey"):
+    with pytest.raises(TypeError, match=r"poolplan\.State, not 'attention'"):
         Layer(states=["attention"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]

@@ -13,20 +13,26 @@ and plan them (in Rust), `cli` shows the plan to people.
 
 from poolplan._core import (
     Attention,
+    CompressedLatent,
+    CompressorState,
     IndexKey,
     LatentAttention,
     Layer,
     MemoryPoolConfig,
     MemoryPoolConfigurator,
     PoolSize,
+    RecurrentState,
     Span,
+    StateTensor,
     __version__,
     cell_bytes,
     split_budget,
 )
 from poolplan.configurators import (
+    CompressedPoolConfigurator,
     DefaultPoolConfigurator,
     HybridSWAPoolConfigurator,
+    MambaPoolConfigurator,
     RuntimeSpec,
     SWARequestCapPoolConfigurator,
     create_memory_pool_configurator,
@@ -38,10 +44,14 @@ from poolplan.errors import (
     UnknownModelWarning,
     UnsupportedModelError,
 )
-from poolplan.models import ModelSpec, register_model
+from poolplan.models import ModelSpec, State, register_model
+from poolplan.workload import Workload, WorkloadFit
 
 __all__ = [
     "Attention",
+    "CompressedLatent",
+    "CompressedPoolConfigurator",
+    "CompressorState",
     "DefaultPoolConfigurator",
     "HybridSWAPoolConfigurator",
     "IndexKey",
@@ -49,16 +59,22 @@ __all__ = [
     "InvalidOptionError",
     "LatentAttention",
     "Layer",
+    "MambaPoolConfigurator",
     "MemoryPoolConfig",
     "MemoryPoolConfigurator",
     "ModelSpec",
     "PoolPlanError",
     "PoolSize",
+    "RecurrentState",
     "RuntimeSpec",
     "SWARequestCapPoolConfigurator",
     "Span",
+    "State",
+    "StateTensor",
     "UnknownModelWarning",
     "UnsupportedModelError",
+    "Workload",
+    "WorkloadFit",
     "__version__",
     "cell_bytes",
     "create_memory_pool_configurator",

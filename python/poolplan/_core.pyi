@@ -8,16 +8,21 @@ from typing_extensions import Self
 
 from poolplan.configurators.runtime import RuntimeSpec
 from poolplan.models import ModelSpec
+from poolplan.models.state import State
 
 __all__ = [
     "Attention",
+    "CompressedLatent",
+    "CompressorState",
     "IndexKey",
     "LatentAttention",
     "Layer",
     "MemoryPoolConfig",
     "MemoryPoolConfigurator",
     "PoolSize",
+    "RecurrentState",
     "Span",
+    "StateTensor",
     "__version__",
     "build_profile",
     "cell_bytes",
@@ -34,11 +39,13 @@ class Span:
     """The tokens that a layer can still attend to, and so must keep.
 
     Args:
-        kind: `full` (every token), `window` (the last `tokens`) or `chunk` (since the last multiple of `tokens`).
-        tokens: Tokens of the window or chunk; None for full attention.
+        kind: `full` (every token), `window` (the last `tokens`), `chunk` (since the last multiple of `tokens`),
+            `compressed` (one entry for every `tokens`), `encoder` (no token: `tokens` positions of an encoder's output)
+            or `request` (no token: one state a request).
+        tokens: The number that goes with the kind; None for `full` and `request`.
 
     Raises:
-        InvalidOptionError: A window or chunk without tokens, or tokens without either.
+        InvalidOptionError: No such kind, or a number where none goes with it, or none where one does.
     """
 
     __match_args__ = ("kind", "tokens")
@@ -52,12 +59,21 @@ class Span:
     @staticmethod
     def chunk(tokens: SupportsIndex) -> Span:
         """The tokens since the last multiple of `tokens` (chunked attention)."""
+    @staticmethod
+    def compressed(tokens: SupportsIndex) -> Span:
+        """Every token, one entry for so many `tokens`."""
+    @staticmethod
+    def encoder(tokens: SupportsIndex) -> Span:
+        """The `tokens` positions of an encoder's output, at most so many a request."""
+    @staticmethod
+    def request() -> Span:
+        """One state a request, however long it is."""
     @property
-    def kind(self) -> Literal["full", "window", "chunk"]:
-        """`full`, `window` or `chunk`."""
+    def kind(self) -> Literal["full", "window", "chunk", "compressed", "encoder", "request"]:
+        """`full`, `window`, `chunk`, `compressed`, `encoder` or `request`."""
     @property
     def tokens(self) -> int | None:
-        """Tokens of the window or chunk; `None` for full attention."""
+        """The number that goes with the kind; `None` for `full` and `request`."""
     def __hash__(self) -> int: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
@@ -154,13 +170,14 @@ class IndexKey:
         head_dim: Elements of the key.
         format: Whatever the dtype of the cache beside it, `fp8_blocks` (8 bits and a 32-bit scale for each 128: DSA) or
             `bfloat16` (MiniMax M3).
+        span: Whether each token has a key, as where it is not given, or so many share one.
 
     Raises:
         InvalidOptionError: A number that is not whole, below 1 or above 2^24; blocks of 128 that do not end with it.
     """
 
-    __match_args__ = ("head_dim", "format")
-    def __new__(cls, *, head_dim: SupportsIndex, format: str = "fp8_blocks") -> Self: ...
+    __match_args__ = ("head_dim", "format", "span")
+    def __new__(cls, *, head_dim: SupportsIndex, format: str = "fp8_blocks", span: Span | None = None) -> Self: ...
     @property
     def head_dim(self) -> int:
         """Elements of the key."""
@@ -169,7 +186,134 @@ class IndexKey:
         """`fp8_blocks` or `bfloat16`."""
     @property
     def span(self) -> Span:
-        """The tokens that are kept: every token."""
+        """The tokens that are kept."""
+    def __hash__(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]: ...
+    def __replace__(self, **changes: Any) -> Self: ...
+
+@final
+class CompressedLatent:
+    """One row for all heads that is key and value at once, on every rank: DeepSeek V4, in the paged layout of FlashMLA.
+
+    Args:
+        qk_nope_head_dim: Elements of the row without rotary positions.
+        qk_rope_head_dim: Elements of the rotary part, in 16 bits also where the others have 8.
+        span: The tokens that are kept: a window, or one entry for so many tokens.
+
+    Raises:
+        InvalidOptionError: A number that is not whole, below 1 or above 2^24.
+    """
+
+    __match_args__ = ("qk_nope_head_dim", "qk_rope_head_dim", "span")
+    def __new__(cls, *, qk_nope_head_dim: SupportsIndex, qk_rope_head_dim: SupportsIndex, span: Span) -> Self: ...
+    @property
+    def qk_nope_head_dim(self) -> int:
+        """Elements of the row without rotary positions."""
+    @property
+    def qk_rope_head_dim(self) -> int:
+        """Elements of the rotary part."""
+    @property
+    def span(self) -> Span:
+        """The tokens that are kept."""
+    def __hash__(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]: ...
+    def __replace__(self, **changes: Any) -> Self: ...
+
+@final
+class CompressorState:
+    """Rows of 32-bit floats that wait to be compressed: a ring of them for each window page, or for each request.
+
+    Args:
+        compress_ratio: Tokens of one compressed entry: 4 (rings follow window pages) or 128 (rings follow requests).
+        row_elements: Elements of one row.
+
+    Raises:
+        InvalidOptionError: Another ratio, or a number that is not whole, below 1 or above 2^24.
+    """
+
+    __match_args__ = ("compress_ratio", "row_elements")
+    def __new__(cls, *, compress_ratio: SupportsIndex, row_elements: SupportsIndex) -> Self: ...
+    @property
+    def compress_ratio(self) -> int:
+        """Tokens of one compressed entry."""
+    @property
+    def row_elements(self) -> int:
+        """Elements of one row."""
+    @property
+    def span(self) -> Span:
+        """What a request holds: a state, and no tokens."""
+    def __hash__(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]: ...
+    def __replace__(self, **changes: Any) -> Self: ...
+
+@final
+class StateTensor:
+    """One tensor of a request's recurrent state: `num_heads` parts of `head_elements` elements.
+
+    Args:
+        num_heads: Parts that ranks share: heads, channels or groups.
+        head_elements: Elements of one part.
+        role: `temporal` (the state itself, in the state's dtype) or `conv` (the last inputs of a convolution, or a
+            shifted row, in the dtype of activations).
+        sharding: `heads` (ranks divide the parts evenly), `groups` (the same, and fewer parts than ranks are
+            replicated) or `whole` (every rank holds all).
+
+    Raises:
+        InvalidOptionError: A number that is not whole, below 1 or above 2^24; no such role or sharding.
+    """
+
+    __match_args__ = ("num_heads", "head_elements", "role", "sharding")
+    def __new__(
+        cls,
+        *,
+        num_heads: SupportsIndex,
+        head_elements: SupportsIndex,
+        role: str = "temporal",
+        sharding: str = "heads",
+    ) -> Self: ...
+    @property
+    def num_heads(self) -> int:
+        """Parts that ranks share."""
+    @property
+    def head_elements(self) -> int:
+        """Elements of one part."""
+    @property
+    def role(self) -> Literal["temporal", "conv"]:
+        """`temporal` or `conv`."""
+    @property
+    def sharding(self) -> Literal["heads", "groups", "whole"]:
+        """`heads`, `groups` or `whole`."""
+    def __hash__(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]: ...
+    def __replace__(self, **changes: Any) -> Self: ...
+
+@final
+class RecurrentState:
+    """What a recurrent layer keeps for a request, however long it is: Mamba, linear attention, short convolutions.
+
+    Args:
+        tensors: The tensors that it is made of.
+
+    Raises:
+        InvalidOptionError: No tensors.
+    """
+
+    __match_args__ = ("tensors",)
+    def __new__(cls, *, tensors: Iterable[StateTensor]) -> Self: ...
+    @property
+    def tensors(self) -> tuple[StateTensor, ...]:
+        """The tensors that it is made of."""
+    @property
+    def span(self) -> Span:
+        """What a request holds: a state, and no tokens."""
     def __hash__(self) -> int: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
@@ -181,14 +325,14 @@ class Layer:
     """One layer: everything that it keeps. Most keep one state, some none, and some two (LongCat-Flash).
 
     Raises:
-        TypeError: Something else than `Attention`, `LatentAttention` and `IndexKey`.
+        TypeError: Something that is no state: none of the classes of `poolplan.State`.
     """
 
     __match_args__ = ("states",)
-    def __new__(cls, *, states: Iterable[Attention | LatentAttention | IndexKey] | None = None) -> Self: ...
+    def __new__(cls, *, states: Iterable[State] | None = None) -> Self: ...
     @property
-    def states(self) -> tuple[Attention | LatentAttention | IndexKey, ...]:
-        """What the layer keeps: `Attention`, `LatentAttention` and `IndexKey` states."""
+    def states(self) -> tuple[State, ...]:
+        """What the layer keeps."""
     def __hash__(self) -> int: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
@@ -197,7 +341,10 @@ class Layer:
 
 @final
 class PoolSize:
-    """One pool of a plan: what to allocate. It takes `(slots + padding_slots) · cell_bytes` bytes."""
+    """One pool of a plan: what to allocate. It takes `(slots + padding_slots) · cell_bytes` bytes.
+
+    Where compressed entries are kept in 8 bits it also takes what their pages are padded by.
+    """
 
     __match_args__ = ("name", "slots", "padding_slots", "page_size", "cell_bytes", "bytes", "layers")
     def __new__(
@@ -266,7 +413,10 @@ class MemoryPoolConfig:
     ) -> Self: ...
     @property
     def max_total_num_tokens(self) -> int:
-        """Tokens that the anchor holds: the full pool, or the window pool of a model with windows only."""
+        """Tokens that the anchor holds: the full pool, or the window pool of a model with windows only.
+
+        Of a model of which nothing grows with tokens, as many as the requests that it holds may have together.
+        """
     @property
     def max_running_requests(self) -> int:
         """Requests that are served at once."""
@@ -285,6 +435,8 @@ class MemoryPoolConfig:
     @property
     def unused_bytes(self) -> int:
         """Bytes of the budget that no pool takes."""
+    def pool(self, name: str) -> PoolSize | None:
+        """The pool of that name, or `None`."""
     @property
     def pools(self) -> tuple[PoolSize, ...]:
         """Every pool."""
@@ -358,19 +510,27 @@ class _Rational(Protocol):
     def denominator(self) -> int: ...
 
 def cell_bytes(
-    state: Attention | LatentAttention | IndexKey,
+    state: State,
     *,
     kv_cache_dtype: str,
     tp_size: SupportsIndex,
+    v_cache_dtype: str | None = None,
+    dcp_size: SupportsIndex | None = None,
     raw_sparse_rows: bool = False,
+    mamba_conv_dtype: str = "bfloat16",
+    mamba_ssm_dtype: str = "float32",
 ) -> int:
-    """Bytes that one slot of `state` takes on one of `tp_size` ranks, block scales included.
+    """Bytes that one slot of `state` takes on one of `tp_size` ranks, scales included; of recurrent state, a request.
 
     Args:
         state: What a layer keeps.
         kv_cache_dtype: Element type of the cache.
         tp_size: Ranks that divide the heads.
+        v_cache_dtype: Element type of values, if other than `kv_cache_dtype`.
+        dcp_size: Ranks among them that divide the tokens of a request instead.
         raw_sparse_rows: Whether 8-bit rows of sparse latents have no scales, as TensorRT-LLM's kernels want them.
+        mamba_conv_dtype: Element type of the inputs that a convolution keeps.
+        mamba_ssm_dtype: Element type of recurrent state.
 
     Raises:
         InvalidOptionError: The ranks do not divide the heads, or blocks of scales do not divide a row.

@@ -91,7 +91,7 @@ def test_layers_shows_what_each_layer_keeps(capsys: pytest.CaptureFixture[str]) 
     assert "8 KV heads of 192 + 128" in printed
     assert "window of 128" in printed
     report = run_json(capsys, "layers", "XiaomiMiMo/MiMo-V2-Flash")
-    assert report["cell_bytes"] == {"full": 23_040, "window": 199_680, "chunk": 0}
+    assert {span: cell for span, cell in report["cell_bytes"].items() if cell} == {"full": 23_040, "window": 199_680}
     assert [layer["layer"] for layer in report["layers"]] == list(range(48))
 
 

@@ -35,6 +35,7 @@ PLAN = (
     "full_max_total_num_tokens",
     "swa_max_total_num_tokens",
     "max_running_requests",
+    "max_mamba_cache_size",
 )
 
 
@@ -47,7 +48,7 @@ def main() -> None:
     read = {model["config"] for model in models if not model["refused_key"]}
     rows = [row for row in map(row_of, lines) if row["config"] in read]
     with (FACTS / "sglang_plans.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, [*COLUMNS, *BUDGETS], lineterminator="\n")
+        writer = csv.DictWriter(file, [*COLUMNS, "state_bytes", *BUDGETS], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 
@@ -57,6 +58,7 @@ def row_of(line: str) -> dict[str, str]:
     answer: dict[str, Any] = json.loads(line)
     row = {column: str(answer.get(key, "")) for column, key in COLUMNS.items()}
     row["config"] = row["config"].removesuffix(".json")
+    row["state_bytes"] = str(answer.get("mamba", {}).get("bytes_per_request", ""))
     plans: dict[int, dict[str, Any]] = {plan["available_bytes"]: plan for plan in answer["plans"]}
     for column, budget in BUDGETS.items():
         row[column] = ":".join(str(plans[budget].get(key, "")) for key in PLAN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import warnings
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,13 @@ import pytest
 
 from poolplan import (
     Attention,
+    CompressedLatent,
+    CompressorState,
     IndexKey,
     LatentAttention,
     ModelSpec,
+    RecurrentState,
+    State,
     UnknownModelWarning,
     UnsupportedModelError,
     cell_bytes,
@@ -25,6 +30,9 @@ ROWS = list(csv.DictReader((FACTS / "models.csv").read_text(encoding="utf-8").sp
 PLANNED = [row for row in ROWS if not row["refused_key"]]
 REFUSED = [row for row in ROWS if row["refused_key"]]
 
+KINDS = ("full", "window", "chunk", "index", "state", "cross")
+# The rows of a request's rings without speculation (SGLang 0.5.23, `get_compress_state_ring_size`).
+RING_ROWS = {4: 8, 128: 128}
 # A window that is not shorter than the context is full attention: this class has a window of 4,096 and 2,048 positions.
 FULL_BY_CONTEXT = {"transformers-default--exaone_moe"}
 # What a file says wrongly or not at all, and we say so.
@@ -49,31 +57,56 @@ def read(name: str) -> ModelSpec:
         return ModelSpec.from_config(config_of(name), name=name)
 
 
-def bytes_of(model: ModelSpec) -> dict[str, int]:
-    """Bytes of a token by span, from the layers' own numbers: what the facts were worked out from."""
-    total = {"full": 0, "window": 0, "chunk": 0, "index": 0}
+def bytes_of(model: ModelSpec) -> dict[str, Fraction]:
+    """Bytes in BF16 by span, from the layers' own numbers: what the facts were worked out from.
+
+    Of a token, but for `state` (a request) and `cross` (a position of the source). A compressed entry counts for the
+    tokens that share it.
+    """
+    total: dict[str, Fraction] = dict.fromkeys(KINDS, Fraction(0))
     for layer in model.layers:
         for state in layer.states:
-            match state:
-                case Attention():
-                    kind, size = state.span.kind, 2 * state.num_kv_heads * (state.head_dim + state.v_head_dim)
-                case LatentAttention():
-                    kind, size = state.span.kind, 2 * (state.kv_lora_rank + state.qk_rope_head_dim)
-                case IndexKey(format="bfloat16"):
-                    kind, size = "index", 2 * state.head_dim
-                case IndexKey():
-                    kind, size = "index", state.head_dim + state.head_dim // 128 * 4
-            total[kind] += size
-            assert cell_bytes(state, kv_cache_dtype="bfloat16", tp_size=1) == size
-    return total
+            kind, size = size_of(state)
+            total[kind] += Fraction(size, (state.span.tokens or 1) if state.span.kind == "compressed" else 1)
+            rows = RING_ROWS[state.compress_ratio] if isinstance(state, CompressorState) else 1
+            assert rows * cell_bytes(state, kv_cache_dtype="bfloat16", tp_size=1) == size
+    # Entries of the last, incomplete byte of a token are counted by none of the facts.
+    return total if total["index"].denominator > 1 else {kind: Fraction(int(size)) for kind, size in total.items()}
+
+
+def size_of(state: State) -> tuple[str, int]:
+    kind = {"compressed": "full", "encoder": "cross", "request": "state"}.get(state.span.kind, state.span.kind)
+    match state:
+        case Attention():
+            return kind, 2 * state.num_kv_heads * (state.head_dim + state.v_head_dim)
+        case LatentAttention():
+            return kind, 2 * (state.kv_lora_rank + state.qk_rope_head_dim)
+        case IndexKey(format="bfloat16"):
+            return "index", 2 * state.head_dim
+        case IndexKey():
+            return "index", state.head_dim + state.head_dim // 128 * 4
+        case CompressedLatent():
+            return kind, 2 * (state.qk_nope_head_dim + state.qk_rope_head_dim)
+        case CompressorState():
+            return kind, RING_ROWS[state.compress_ratio] * 4 * state.row_elements
+        case RecurrentState():
+            return kind, sum(
+                tensor.num_heads * tensor.head_elements * (2 if tensor.role == "conv" else 4)
+                for tensor in state.tensors
+            )
 
 
 @pytest.mark.parametrize("row", PLANNED, ids=lambda row: row["config"])
 def test_a_file_keeps_the_bytes_that_were_worked_out_by_hand(row: dict[str, str]) -> None:
-    expected = {span: int(row[f"{span}_bytes"]) for span in ("full", "window", "chunk", "index")}
+    expected = {kind: Fraction(row[f"{kind}_bytes"]) for kind in KINDS}
     if row["config"] in FULL_BY_CONTEXT:
-        expected = {"full": sum(expected.values()), "window": 0, "chunk": 0, "index": 0}
+        expected |= {"full": expected["full"] + expected["window"], "window": 0}
     assert bytes_of(read(row["config"])) == expected
+
+
+@pytest.mark.parametrize("row", PLANNED, ids=lambda row: row["config"])
+def test_a_file_has_the_mtp_layers_that_were_counted_by_hand(row: dict[str, str]) -> None:
+    assert len(read(row["config"]).mtp_layers) == int(row["mtp_layers"])
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: row["config"])
@@ -95,7 +128,7 @@ def test_only_what_a_file_leaves_open_is_warned_of(row: dict[str, str]) -> None:
 
 def test_the_facts_cover_what_they_should() -> None:
     """A lost file would make every test here pass."""
-    assert (len(PLANNED), len(REFUSED)) == (137, 38)
+    assert (len(PLANNED), len(REFUSED)) == (173, 2)
     assert len(list((FACTS / "configs").glob("*.json"))) == len(ROWS)
 
 

@@ -15,13 +15,14 @@ from poolplan import (
     LatentAttention,
     ModelSpec,
     Span,
+    State,
     UnknownModelWarning,
 )
 from poolplan.models import ConfigReader, register_model, registered_models
 from samples import DSA, LLAMA
 
 
-def state(config: dict[str, Any]) -> Attention | LatentAttention | IndexKey:
+def state(config: dict[str, Any]) -> State:
     """The one state of a model whose layers are alike."""
     (only,) = {layer.states for layer in ModelSpec.from_config(config).layers}
     return only[0]

@@ -1,21 +1,23 @@
-"""The plan by trying every page: slow, and obviously right. For worlds of some thousand pages."""
+"""The plan by trying every step of tokens: slow, and obviously right. For worlds of some thousand steps."""
 
 from __future__ import annotations
 
-from reference.world import Answer, Refusal, World
+from reference.cells import Refusal
+from reference.world import Answer, World
 
 
 def plan_by_scan(world: World, budget: int) -> Answer:
     """Return the plan with the most tokens that fits `budget`, or raise `Refusal`."""
-    page, cap = world.page, world.options.max_total_tokens
-    least = page
+    step, most = world.step, world.max_tokens
+    least = step
     while not world.suffices(least):
-        least += page
-    if cap is not None and cap // page * page < least:
+        least += step
+    if most // step * step < least:
         raise Refusal("max_total_tokens")
-    if world.cost(least) > budget:
-        raise Refusal(None, world.cost(least))
+    if world.required(least) > budget:
+        raise Refusal(None, world.required(least))
+    share = world.share(budget, least)
     tokens = least
-    while world.cost(tokens + page) <= budget and (cap is None or tokens + page <= cap):
-        tokens += page
-    return world.answer(tokens)
+    while world.cost(tokens + step, share) <= budget and tokens + step <= most:
+        tokens += step
+    return world.answer(tokens, share)

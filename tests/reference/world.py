@@ -1,94 +1,25 @@
-"""The rules, each written once and plainly: cells, pools, requests, and what a plan must hold.
+"""The rules, each written once and plainly: pools, requests, and what a plan must hold. Cells are in `cells.py`.
 
-Sources: SGLang 0.5.23 (`pool_configurator.py`, `kv_cache_configurator.py`, as run on a CPU) for the pools, the request
-cap and the number of requests; OCP Microscaling Formats 1.0 for blocks of scales.
+Sources: SGLang 0.5.23 (`pool_configurator.py`, `kv_cache_configurator.py`, `deepseek_v4_memory_pool.py`, as run on a CPU)
+for the pools, the request cap, the state slots and the number of requests.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-Span = tuple[Literal["full", "window", "chunk"], "int | None"]
-# ("heads", KV heads, elements of a key, elements of a value, span), ("latent" or "sparse", rank, rotary elements, span):
-# sparse latents are those of DSA; ("index", elements, bits, span): the key that sparse attention searches.
-Heads = tuple[Literal["heads"], int, int, int, Span]
-Latent = tuple[Literal["latent"], int, int, Span]
-Sparse = tuple[Literal["sparse"], int, int, Span]
-Index = tuple[Literal["index"], int, int, Span]
-State = Heads | Latent | Sparse | Index
-Layer = tuple[State, ...]
+from reference.cells import Formats, Layer, Refusal, State, cell_bytes
+from reference.pools import Pool, Rule, align_up
 
-# Bits of an element, and the elements that share one scale byte.
-DTYPES: dict[str, tuple[int, int | None]] = {
-    "float32": (32, None),
-    "float16": (16, None),
-    "bfloat16": (16, None),
-    "fp8_e4m3": (8, None),
-    "fp8_e5m2": (8, None),
-    "mxfp8": (8, 32),
-    "mxfp4": (4, 32),
-    "nvfp4": (4, 16),
-    "fp4_mx_block16": (4, 16),
-}
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
+    from reference.options import Options
 
-class Refusal(Exception):  # noqa: N818 - an answer, not a fault
-    """No plan: the option that is wrong, or the bytes that the least plan takes."""
-
-    def __init__(self, option: str | None, required_bytes: int | None = None) -> None:
-        super().__init__(option, required_bytes)
-        self.option = option
-        self.required_bytes = required_bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """How a runtime serves a model."""
-
-    tp_size: int = 1
-    pp_size: int = 1
-    page_size: int = 1
-    dtype: str = "bfloat16"
-    ratio: Fraction = Fraction(4, 5)
-    context_length: int = 8192
-    max_total_tokens: int | None = None
-    max_running_requests: int | None = None
-    request_tokens: int | None = None
-    chunked_prefill_size: int | None = None
-    eviction_interval: int = 128
-    disaggregation_mode: Literal["null", "prefill", "decode"] = "null"
-    dsa_prefill_backend: str | None = None
-    dsa_decode_backend: str | None = None
-    disable_radix_cache: bool = False
-    disable_overlap_schedule: bool = False
-    disable_hybrid_swa_memory: bool = False
-    count_padding: bool = True
-    count_request_table: bool = True
-
-
-class Pool(NamedTuple):
-    """A pool of one stage. Its rule: slots follow `ratio` · tokens, or `per_request` · requests + `base`."""
-
-    name: str
-    page: int
-    padding: int
-    cell: int
-    ratio: Fraction | None
-    per_request: int = 0
-    base: int = 0
-
-    def slots(self, tokens: int, requests: int) -> int:
-        """Slots when the anchor holds `tokens` and `requests` are served."""
-        if self.ratio is not None:
-            return tokens * self.ratio.numerator // self.ratio.denominator // self.page * self.page
-        held = -(-(self.per_request * requests + self.base) // self.page) * self.page
-        return held if self.name == "request_table" else min(held, tokens)
-
-    def bytes(self, tokens: int, requests: int) -> int:
-        """Bytes, padding included; a pool without layers takes none."""
-        return (self.slots(tokens, requests) + self.padding) * self.cell if self.cell else 0
+UNLIMITED = 2**63 - 1
+_NAMES = ("full", "swa", "c4", "c16", "c128", "c4_state", "c128_state", "mamba", "mamba_draft", "cross", "draft")
+_ORDER = {name: place for place, name in enumerate((*_NAMES, "draft_swa", "request_table"))}
 
 
 class Answer(NamedTuple):
@@ -103,145 +34,279 @@ class Answer(NamedTuple):
 class World:
     """A model under options: the pools of each stage, and the rules that a plan of them obeys."""
 
-    def __init__(self, layers: tuple[Layer, ...], options: Options) -> None:
+    def __init__(self, layers: tuple[Layer, ...], options: Options, drafts: tuple[Layer, ...] = ()) -> None:
         self.options = options
         self.page = options.page_size
-        spans = [state[-1] for layer in layers for state in layer]
+        self.asked = options.per_worker(options.max_running_requests)
+        states = [state for layer in layers for state in layer]
         if options.pp_size > len(layers):
             raise Refusal("pp_size")
         if options.request_tokens is not None and options.request_tokens > options.context_length:
             raise Refusal("request_tokens")
-        if not spans:
+        if not states:
             raise Refusal("model")
-        windows = [tokens for _, tokens in spans if tokens is not None]
-        self.hybrid_memory = bool(windows) and not options.disable_hybrid_swa_memory
-        self.has_full = not self.hybrid_memory or len(windows) < len(spans)
-        self.window = min(max(windows), options.context_length) if self.hybrid_memory else 0
-        self.stages = [self._pools(layers[start:end]) for start, end in _stages(len(layers), options.pp_size)]
+        self._choose_window_rule(states)
+        windows = [state[-1][1] or 0 for state in states if state[-1][0] in ("window", "chunk")]
+        self.window = min(max(windows), options.context_length) if windows and self.window_rule != "all" else None
+        of_drafts = [state for layer in drafts for state in layer]
+        named = {(self._name(state), state) for state in states}
+        named |= {(self._draft_name(state), state) for state in of_drafts}
+        self.names = {name for name, _ in named}
+        if any(state[-1][0] == "compressed" for _, state in named):
+            self.names.add("full")
+        if "mamba" in self.names and options.speculative_algorithm and options.disaggregation_mode != "prefill":
+            self.names.add("mamba_draft")
+        if options.count_request_table:
+            self.names.add("request_table")
+        self.positions = max((state[-1][1] or 0 for name, state in named if name == "cross"), default=0)
+        self._check(sorted({state[-1][1] or 0 for _, state in named if state[-1][0] == "compressed"}))
+        ends = _stages(len(layers), options.pp_size)
+        self.stages = [self._pools(layers[start:end], drafts if end == len(layers) else ()) for start, end in ends]
 
-    def requests(self, tokens: int) -> int:
-        """Requests that are served at once: each needs two tokens."""
-        asked = self.options.max_running_requests
-        if asked is None:
-            asked = min(max(tokens * 512 // self.options.context_length, 2048), 4096)
-        return min(tokens // 2, asked)
+    def _choose_window_rule(self, states: list[State]) -> None:
+        options = self.options
+        self.window_rule: Literal["all", "ratio", "requests"] = "ratio"
+        self.ratio, self.tails = options.ratio or Fraction(4, 5), 0
+        if any(state[0] in ("compressed", "ring") for state in states):
+            if options.ratio is None and options.bounds_requests:
+                self.window_rule, self.tails = "requests", 0 if options.disable_radix_cache else 4
+            self.ratio = options.ratio or Fraction(1, 10)
+        elif options.disable_hybrid_swa_memory:
+            self.window_rule = "all"
+        elif options.disable_radix_cache and options.bounds_requests:
+            self.window_rule = "requests"
 
-    def cost(self, tokens: int) -> int:
+    def _check(self, compressed: list[int]) -> None:
+        options, has_state = self.options, "mamba" in self.names
+        if any(self.page % tokens for tokens in compressed):
+            raise Refusal("page_size")
+        if options.dcp_size > 1 and (self.window is not None or compressed):
+            raise Refusal("dcp_size")
+        self.state_slots = options.per_worker(options.max_mamba_cache_size)
+        if has_state and self.state_slots is not None and self.state_slots < options.held:
+            raise Refusal("max_mamba_cache_size")
+        # What grows with tokens; where nothing does, requests of the whole context are counted.
+        self.grows = bool(self.names & {"full", "swa"})
+        whole = min(max(align_up(options.context_length, self.page), 2), 2**32)
+        self.step = self.page if self.grows else whole
+        most = UNLIMITED if options.max_total_tokens is None else options.max_total_tokens
+        if not self.grows:
+            by_states = self.asked if options.disable_radix_cache else None
+            if not has_state:
+                by_states = self.asked or 4096
+            elif self.state_slots is not None:
+                by_states = self.state_slots // options.held
+            most = most if by_states is None else min(most, by_states * whole)
+        self.max_tokens = min(most, UNLIMITED)
+
+    def requests(self, tokens: int, share: int) -> int:
+        """Requests that are served at once: each needs two tokens, and its state slots."""
+        context = self.options.context_length
+        if self.asked is not None:
+            most = self.asked
+        elif "cross" in self.names:
+            most = min(max(tokens // context, 1), 4096)
+        else:
+            most = min(max(tokens * 512 // context, 2048), 4096)
+        for pool in self.stages[0]:
+            if pool.held is not None and pool.rule[0] != "requests":
+                most = min(most, pool.slots(tokens, 0, share) // pool.held)
+        return min(tokens // 2, most)
+
+    def cost(self, tokens: int, share: int) -> int:
         """Bytes of `tokens` on the stage where they take most."""
-        requests = self.requests(tokens)
-        return max(sum(pool.bytes(tokens, requests) for pool in stage) for stage in self.stages)
+        requests = self.requests(tokens, share)
+        return max(sum(pool.bytes(tokens, requests, share) for pool in stage) for stage in self.stages)
 
     def suffices(self, tokens: int) -> bool:
-        """Whether the runtime can serve one request with `tokens`."""
-        options, page, requests = self.options, self.page, self.requests(tokens)
+        """Whether the runtime can serve one request with `tokens`, however large the states are."""
+        requests = self.requests(tokens, UNLIMITED)
         if requests < 1:
             return False
-        length = options.request_tokens
-        if self.has_full and length is not None and tokens < -(-length // page) * page:
-            return False
-        if not self.hybrid_memory:
-            return True
-        slots = next(pool.slots(tokens, requests) for pool in self.stages[0] if pool.name == "swa")
-        if slots <= self.window + page:
-            return False
-        chunk = options.chunked_prefill_size
-        in_flight = (
-            0 if chunk is None or options.disaggregation_mode == "decode" else min(chunk, options.context_length)
-        )
-        if slots < self.window + page + in_flight:
-            return False
-        if length is None:
-            return True
-        return slots >= min(-(-length // page) * page, (-(-self.window // page) + 1) * page)
+        least = {name: self._least_window() for name in ("swa", "draft_swa")}
+        length = self.options.request_tokens
+        if length is not None:
+            least |= dict.fromkeys(("full", "draft"), align_up(-(-length // self.options.dcp_size), self.page))
+        least["mamba"] = self.options.held
+        return all(pool.slots(tokens, requests, UNLIMITED) >= least.get(pool.name, 0) for pool in self.stages[0])
 
-    def answer(self, tokens: int) -> Answer:
+    def _least_window(self) -> int:
+        options, page, window = self.options, self.page, self.window or 0
+        least = window + page + 1
+        chunk = options.chunked_prefill_size
+        if chunk is not None and options.disaggregation_mode != "decode":
+            least = max(least, window + page + min(chunk, options.context_length))
+        if options.request_tokens is not None:
+            least = max(least, min(align_up(options.request_tokens, page), align_up(window, page) + page))
+        return least
+
+    @property
+    def has_share(self) -> bool:
+        """Whether recurrent state has a share of the budget."""
+        return any(pool.rule[0] == "share" for pool in self.stages[0])
+
+    def share_bytes(self, stage: list[Pool], slots: int) -> int:
+        """Bytes that so many state slots take of their share, with those after drafted tokens."""
+        pools = {pool.name: pool for pool in stage}
+        drafted = pools.get("mamba_draft")
+        beside = drafted.bytes(0, slots // self.options.held, 0) if drafted else 0
+        return pools["mamba"].bytes_of(slots) + beside
+
+    def share(self, budget: int, least_tokens: int) -> int:
+        """State slots of `budget`: what their share holds on every stage, while the least tokens fit beside them."""
+        if not self.has_share:
+            return UNLIMITED
+        most = UNLIMITED
+        for stage in self.stages:
+            pool = next(pool for pool in stage if pool.name == "mamba")
+            if pool.cell and pool.rule[0] == "share":
+                of_budget = budget * pool.rule[1].numerator // pool.rule[1].denominator
+
+                def fits(slots: int, stage: list[Pool] = stage, of_budget: int = of_budget) -> bool:
+                    return self.share_bytes(stage, slots) <= of_budget
+
+                most = min(most, _last(of_budget // pool.cell, fits))
+        if self.cost(least_tokens, most) <= budget or self.cost(least_tokens, 0) > budget:
+            return most
+        return _last(most, lambda slots: self.cost(least_tokens, slots) <= budget)
+
+    def required(self, least_tokens: int) -> int:
+        """The least budget that works: of the least tokens and the state of one request."""
+        if not self.has_share:
+            return self.cost(least_tokens, UNLIMITED)
+        held = self.options.held
+        needed = self.cost(least_tokens, held)
+        for stage in self.stages:
+            pool = next(pool for pool in stage if pool.name == "mamba")
+            if pool.rule[0] == "share":
+                needed = max(
+                    needed, -(-self.share_bytes(stage, held) * pool.rule[1].denominator // pool.rule[1].numerator)
+                )
+        return needed
+
+    def answer(self, tokens: int, share: int) -> Answer:
         """The plan of `tokens` as the stage sees it that takes most."""
-        requests = self.requests(tokens)
-        stage = max(self.stages, key=lambda pools: sum(pool.bytes(tokens, requests) for pool in pools))
+        requests = self.requests(tokens, share)
+        stage = max(self.stages, key=lambda pools: sum(pool.bytes(tokens, requests, share) for pool in pools))
         pools = tuple(
             (
                 pool.name,
-                pool.slots(tokens, requests),
+                pool.slots(tokens, requests, share),
                 pool.padding if pool.cell else 0,
                 pool.cell,
-                pool.bytes(tokens, requests),
+                pool.bytes(tokens, requests, share),
             )
             for pool in stage
         )
         return Answer(tokens, requests, pools, sum(pool[-1] for pool in pools))
 
-    def _pools(self, layers: tuple[Layer, ...]) -> list[Pool]:
+    def _name(self, state: State) -> str:
+        kind, number = state[-1]
+        if state[0] == "ring":
+            return f"c{state[1]}_state"
+        names = {"request": "mamba", "encoder": "cross", "compressed": f"c{number}"}
+        windowed = kind in ("window", "chunk") and self.window is not None
+        return names.get(kind, "swa" if windowed else "full")
+
+    def _draft_name(self, state: State) -> str:
+        name = self._name(state)
+        return {"full": "draft", "swa": "draft_swa"}.get(name, name)
+
+    def _pools(self, layers: tuple[Layer, ...], drafts: tuple[Layer, ...]) -> list[Pool]:
+        options = self.options
+        formats = Formats.of(options)
+        of_layers = [(self._name(state), state, 1) for layer in layers for state in layer]
+        # Every rank that divides tokens holds all of a draft's; of index keys it does anyway.
+        of_drafts = [
+            (self._draft_name(state), state, 1 if state[0] in ("index", "recurrent") else options.dcp_size)
+            for layer in drafts
+            for state in layer
+        ]
+        cells: dict[str, list[tuple[int, bool]]] = {name: [] for name in self.names}
+        for name, state, copies in of_layers + of_drafts:
+            cell = copies * cell_bytes(state, formats)
+            padded = state[0] == "compressed" and formats.dtype == "fp8_e4m3"
+            for other in (name, "mamba_draft") if name == "mamba" else (name,):
+                if other in cells:
+                    cells[other].append((cell, padded))
+        return [self._pool(name, cells[name]) for name in sorted(self.names, key=_ORDER.__getitem__)]
+
+    def _pool(self, name: str, cells: list[tuple[int, bool]]) -> Pool:
         options, page = self.options, self.page
-        full = swa = 0
-        for layer in layers:
-            for state in layer:
-                cell = cell_bytes(state, options.dtype, options.tp_size, self._raw_sparse_rows())
-                if self.hybrid_memory and state[-1][0] != "full":
-                    swa += cell
-                else:
-                    full += cell
-        padding = page if options.count_padding else 0
-        pools: list[Pool] = []
-        if self.has_full:
-            pools.append(Pool("full", page, padding, full, Fraction(1)))
-        if self.hybrid_memory:
-            pools.append(self._window_pool(swa, padding))
-        if options.count_request_table:
-            row = (options.context_length + 4) * 4
-            pools.append(Pool("request_table", 1, 1, row, None, per_request=1))
-        return pools
+        per_page, padding, held = page, page if options.count_padding else 0, None
+        rule: Rule = ("tokens", Fraction(1))
+        drafted = options.speculative_num_draft_tokens if options.speculative_algorithm else 0
+        ring = {"c4_state": 8, "c128_state": 128}.get(name, 0) * (2 if drafted else 1)
+        if name in ("swa", "draft_swa"):
+            rule = self._window_rule()
+        elif name == "c4_state" and self.window is not None:
+            rule, per_page, padding = self._window_rule(), ring, align_up(ring + 1, 4) if options.count_padding else 0
+        elif name in ("c4_state", "c128_state"):
+            page = per_page = 4 if name == "c4_state" else 128
+            rule = ("requests", ring, 0, False)
+            padding = align_up(ring + 1, page) + ring
+        elif name.startswith("c") and name != "cross":
+            tokens = int(name[1:])
+            page = per_page = page // tokens
+            rule = ("tokens", Fraction(1, tokens))
+        elif name == "mamba":
+            page, per_page, padding, held, rule = 1, 1, 1, options.held, self._state_rule()
+        elif name == "mamba_draft":
+            page, per_page, padding = 1, 1, drafted
+            rule = ("requests", drafted, 0, False)
+        elif name == "cross":
+            rule = ("requests", align_up(self.positions, page), 0, False)
+        elif name == "request_table":
+            page = per_page = padding = 1
+            rule = ("requests", 1, 0, False)
+            cells = [((options.context_length + 4 + drafted) * 4, False)]
+        sizes = [align_up(cell * per_page, 576) if padded else cell * per_page for cell, padded in cells]
+        pads = [
+            -(-padding // per_page) * size if padded else padding * cell
+            for (cell, padded), size in zip(cells, sizes, strict=True)
+        ]
+        cell = sum(cell for cell, _ in cells)
+        return Pool(name, page, rule, per_page, padding, cell, sum(sizes), sum(pads), held)
 
-    def _raw_sparse_rows(self) -> bool:
-        prefill, decode = self.options.dsa_prefill_backend, self.options.dsa_decode_backend
-        role = {"null": (prefill, decode), "prefill": (prefill,), "decode": (decode,)}
-        return "trtllm" in role[self.options.disaggregation_mode]
+    def _state_rule(self) -> Rule:
+        options = self.options
+        if not self.grows:
+            return "tokens", Fraction(options.held, self.step)
+        if self.state_slots is not None:
+            return "fixed", self.state_slots
+        if options.disable_radix_cache and self.asked is not None:
+            return "requests", 1, 0, False
+        ratio = options.mamba_full_memory_ratio
+        return "share", ratio / (1 + ratio)
 
-    def _window_pool(self, cell: int, padding: int) -> Pool:
-        options, page = self.options, self.page
-        if not self.has_full:
-            return Pool("swa", page, padding, cell, Fraction(1))
-        decode = options.disaggregation_mode == "decode"
-        capped = options.disable_radix_cache and options.max_running_requests is not None
-        if not capped or not (decode or options.chunked_prefill_size is not None):
-            return Pool("swa", page, padding, cell, options.ratio)
-        trail = self.window + options.eviction_interval + page
-        chunks = (1 if options.disable_overlap_schedule else 2) * (options.chunked_prefill_size or 0)
-        base = 0 if decode else chunks + page
-        return Pool("swa", page, padding, cell, None, per_request=trail + page, base=base)
-
-
-def cell_bytes(state: State, dtype: str, tp_size: int, raw: bool = False) -> int:
-    """Bytes of one slot of `state` on one rank."""
-    if state[0] == "latent":
-        return _row_bytes(state[1] + state[2], dtype)
-    if state[0] == "sparse":
-        return _sparse_row_bytes(state[1], state[2], dtype, raw)
-    if state[0] == "index":
-        return state[1] * state[2] // 8 + (state[1] // 128 * 4 if state[2] == 8 else 0)
-    heads = state[1]
-    if heads % tp_size and tp_size % heads:
-        raise Refusal("tp_size")
-    return max(1, heads // tp_size) * (_row_bytes(state[2], dtype) + _row_bytes(state[3], dtype))
+    def _window_rule(self) -> Rule:
+        options, page, window = self.options, self.page, self.window or 0
+        if "full" not in self.names:
+            return "tokens", Fraction(1)
+        if self.window_rule != "requests":
+            return "tokens", self.ratio
+        batches = 1 if options.disable_overlap_schedule else 2
+        lag, decode = options.eviction_interval, page
+        if options.speculative_algorithm:
+            steps, topk = options.speculative_num_steps, options.speculative_eagle_topk
+            branches = steps * topk if page == 1 or topk == 1 else align_up(steps + page, page) * topk
+            lag *= options.speculative_num_draft_tokens
+            decode = batches * max(branches, options.speculative_num_draft_tokens)
+        each = window + lag + page + decode + self.tails * (window + page)
+        base = 0 if options.disaggregation_mode == "decode" else batches * (options.chunked_prefill_size or 0) + page
+        return "requests", each, base, True
 
 
-def _sparse_row_bytes(rank: int, rope: int, dtype: str, raw: bool) -> int:
-    """In 8 bits a 32-bit scale for each 128 of the latent, and the rotary key in 16 bits; or neither, if raw."""
-    if dtype == "fp8_e4m3" and raw:
-        return rank + rope
-    if dtype == "fp8_e4m3" and rank % 128 == 0:
-        return rank + rank // 128 * 4 + rope * 2
-    if dtype in ("bfloat16", "float16"):
-        return (rank + rope) * 2
-    raise Refusal("kv_cache_dtype")
-
-
-def _row_bytes(elements: int, dtype: str) -> int:
-    bits, block = DTYPES[dtype]
-    if block is None:
-        return elements * bits // 8
-    if elements % block:
-        raise Refusal("kv_cache_dtype")
-    return elements * bits // 8 + elements // block
+def _last(high: int, holds: Callable[[int], bool]) -> int:
+    """The last number up to `high` for which `holds`, or 0."""
+    low = 0
+    while low < high:
+        middle = (low + high + 1) // 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _stages(layers: int, count: int) -> list[tuple[int, int]]:

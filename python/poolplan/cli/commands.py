@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from poolplan._core import __version__
 from poolplan.cli.size import parse_size
 from poolplan.configurators import RuntimeSpec, create_memory_pool_configurator
-from poolplan.configurators.runtime import DisaggregationMode
+from poolplan.configurators.runtime import CHOICES
 from poolplan.errors import InsufficientMemoryError, InvalidOptionError, PoolPlanError
 from poolplan.models import ModelSpec
+from poolplan.workload import Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,21 +69,37 @@ def _click_type(option: Any) -> dict[str, Any]:
     attributes: dict[str, Any] = {"help": option.metadata["help"], "default": option.default, "show_default": True}
     if option.type == "bool":
         return attributes | {"is_flag": True}
-    if option.type == "DisaggregationMode":
-        return attributes | {"type": click.Choice(get_args(DisaggregationMode))}
+    if option.name in CHOICES:
+        return attributes | {"type": click.Choice(CHOICES[option.name]), "show_default": option.default is not None}
     if option.type.startswith("int"):
         return attributes | {"type": int, "show_default": option.default is not None}
+    if option.default is None:
+        return attributes | {"type": str, "show_default": False}
     return attributes | {"type": str, "default": str(option.default)}
 
 
 @command_line.command(short_help="Plan the pools of a model.")
 @click.argument("model")
 @click.option("--available", metavar="SIZE", help="The budget: 60GiB, 80GB, 1.5T or a number of bytes.")
+@click.option("--draft", "drafts", multiple=True, metavar="MODEL", help="A draft model beside it; may be given again.")
+@click.option(
+    "--workload",
+    "workloads",
+    multiple=True,
+    metavar="INPUT+OUTPUT",
+    help="Count how many such requests fit.",
+)
 @_runtime_options()
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 @click.pass_obj
 def plan(
-    caught: list[warnings.WarningMessage], model: str, available: str | None, as_json: bool, **options: Any
+    caught: list[warnings.WarningMessage],
+    model: str,
+    available: str | None,
+    drafts: tuple[str, ...],
+    workloads: tuple[str, ...],
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Plan the pools of MODEL: a name from the catalog, a folder, a config.json or a Hub id.
 
@@ -91,14 +108,18 @@ def plan(
     from poolplan.cli.report import context_length_of, plan_report
 
     runtime = RuntimeSpec(**options)
-    configurator = create_memory_pool_configurator(ModelSpec.from_pretrained(model), runtime)
+    spec = ModelSpec.from_pretrained(model)
+    for draft in drafts:
+        spec = spec.with_draft(ModelSpec.from_pretrained(draft))
+    configurator = create_memory_pool_configurator(spec, runtime)
     if available is not None:
         config = configurator.calculate_pool_sizes(parse_size(available, "available"))
     elif runtime.max_total_tokens is not None:
         config = configurator.calculate_pool_sizes_from_max_tokens(runtime.max_total_tokens)
     else:
         raise InvalidOptionError("available", "None", "pass a budget such as --available 60GiB, or --max-total-tokens")
-    report = plan_report(configurator, config, runtime.request_tokens or context_length_of(configurator))
+    parsed = [Workload.parse(text) for text in workloads]
+    report = plan_report(configurator, config, runtime.request_tokens or context_length_of(configurator), parsed)
     if as_json:
         _print_json(report, caught)
         return
@@ -110,7 +131,15 @@ def plan(
 
 @command_line.command(short_help="Show what each layer of a model keeps.")
 @click.argument("model")
-@_runtime_options("tp_size", "kv_cache_dtype", "dsa_prefill_backend", "dsa_decode_backend")
+@_runtime_options(
+    "tp_size",
+    "kv_cache_dtype",
+    "v_cache_dtype",
+    "mamba_ssm_dtype",
+    "mamba_conv_dtype",
+    "dsa_prefill_backend",
+    "dsa_decode_backend",
+)
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 @click.pass_obj
 def layers(caught: list[warnings.WarningMessage], model: str, as_json: bool, **options: Any) -> None:

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from poolplan._core import Attention, IndexKey, LatentAttention, cell_bytes
+from poolplan._core import (
+    Attention,
+    CompressedLatent,
+    CompressorState,
+    IndexKey,
+    LatentAttention,
+    RecurrentState,
+    cell_bytes,
+)
 from poolplan.errors import InvalidOptionError
+from poolplan.workload import Workload
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from poolplan._core import MemoryPoolConfig, MemoryPoolConfigurator
     from poolplan.configurators import RuntimeSpec
-    from poolplan.models import ModelSpec
+    from poolplan.models import ModelSpec, State
 
 # Kernels have addressed a buffer by 32-bit byte offsets, signed and unsigned.
 _OFFSET_LIMITS = (2**32, 2**31)
 
 
-def plan_report(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig, request_tokens: int) -> dict[str, Any]:
+def plan_report(
+    configurator: MemoryPoolConfigurator,
+    config: MemoryPoolConfig,
+    request_tokens: int,
+    workloads: Sequence[Workload] = (),
+) -> dict[str, Any]:
     """Return the plan, what it leaves and why, and how many requests of `request_tokens` fit at once."""
     model, runtime = configurator.model, configurator.runtime
-    per_pool = configurator.concurrent_requests(config, request_tokens)
-    requests = min(per_pool.values(), default=0)
+    fit = Workload(request_tokens).fit(configurator, config)
     return {
         "model": model.name,
         "model_type": model.model_type,
@@ -33,10 +49,11 @@ def plan_report(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig, 
         "unused_because": _unused_because(configurator, config),
         "concurrent_requests": {
             "request_tokens": request_tokens,
-            "requests": requests,
-            "bound_by": next((name for name, held in per_pool.items() if held == requests), None),
-            "per_pool": per_pool,
+            "requests": fit.requests,
+            "bound_by": fit.bound_by,
+            "per_pool": fit.per_pool,
         },
+        "workloads": [asdict(workload) | asdict(workload.fit(configurator, config)) for workload in workloads],
         "request_bytes": configurator.request_bytes(request_tokens),
         **_costs(configurator, config),
         "notes": _notes(configurator, config),
@@ -53,9 +70,9 @@ def layers_report(model: ModelSpec, runtime: RuntimeSpec) -> dict[str, Any]:
     dtype = _cache_dtype(model, runtime)
     layers: list[dict[str, Any]] = []
     for index, layer in enumerate(model.layers):
-        states = [_state(state, runtime, dtype) for state in layer.states]
+        states = [_state(state, model, runtime) for state in layer.states]
         layers.append({"layer": index, "cell_bytes": sum(state["cell_bytes"] for state in states), "states": states})
-    spans = ("full", "window", "chunk")
+    spans = ("full", "window", "chunk", "compressed", "encoder", "request")
     states = [state for layer in layers for state in layer["states"]]
     return {
         "model": model.name,
@@ -74,32 +91,52 @@ def _cache_dtype(model: ModelSpec, runtime: RuntimeSpec) -> str:
     return model.kv_cache_dtype if runtime.kv_cache_dtype == "auto" else runtime.kv_cache_dtype
 
 
-def _state(state: Attention | LatentAttention | IndexKey, runtime: RuntimeSpec, dtype: str) -> dict[str, Any]:
-    match state:
-        case Attention():
-            kind, names = "attention", ("num_kv_heads", "head_dim", "v_head_dim")
-        case LatentAttention():
-            kind, names = "latent", ("kv_lora_rank", "qk_rope_head_dim", "sparse")
-        case IndexKey():
-            kind, names = "index_key", ("head_dim", "format")
+_STATE_FIELDS: dict[type, tuple[str, tuple[str, ...]]] = {
+    Attention: ("attention", ("num_kv_heads", "head_dim", "v_head_dim")),
+    LatentAttention: ("latent", ("kv_lora_rank", "qk_rope_head_dim", "sparse")),
+    IndexKey: ("index_key", ("head_dim", "format")),
+    CompressedLatent: ("compressed_latent", ("qk_nope_head_dim", "qk_rope_head_dim")),
+    CompressorState: ("compressor", ("compress_ratio", "row_elements")),
+}
+
+
+def _state(state: State, model: ModelSpec, runtime: RuntimeSpec) -> dict[str, Any]:
+    kind, names = _STATE_FIELDS.get(type(state), ("recurrent", ()))
+    fields: dict[str, Any] = {name: getattr(state, name) for name in names}
+    if isinstance(state, RecurrentState):
+        names = ("role", "num_heads", "head_elements", "sharding")
+        fields = {"tensors": [{name: getattr(tensor, name) for name in names} for tensor in state.tensors]}
     return {
         "kind": kind,
-        **{name: getattr(state, name) for name in names},
+        **fields,
         "span": {"kind": state.span.kind, "tokens": state.span.tokens},
-        "cell_bytes": _cell_bytes(state, runtime, dtype, runtime.tp_size),
+        "cell_bytes": _cell_bytes(state, model, runtime, runtime.attention_tp_size),
     }
 
 
-def _cell_bytes(state: Attention | LatentAttention | IndexKey, runtime: RuntimeSpec, dtype: str, tp_size: int) -> int:
-    return cell_bytes(state, kv_cache_dtype=dtype, tp_size=tp_size, raw_sparse_rows=runtime.raw_sparse_rows)
+def _cell_bytes(state: State, model: ModelSpec, runtime: RuntimeSpec, tp_size: int) -> int:
+    def dtype(option: str, own: str) -> str:
+        return own if option == "auto" else option
+
+    return cell_bytes(
+        state,
+        kv_cache_dtype=_cache_dtype(model, runtime),
+        v_cache_dtype=runtime.v_cache_dtype,
+        tp_size=tp_size,
+        dcp_size=min(runtime.dcp_size, tp_size),
+        raw_sparse_rows=runtime.raw_sparse_rows,
+        mamba_conv_dtype=dtype(runtime.mamba_conv_dtype, model.mamba_conv_dtype),
+        mamba_ssm_dtype=dtype(runtime.mamba_ssm_dtype, model.mamba_ssm_dtype),
+    )
 
 
 def _costs(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> dict[str, int]:
     """What a token costs, and what a long request costs besides: a number of tokens alone says nothing of a hybrid."""
     held = configurator.request_bytes(context_length_of(configurator))
+    growing = {"full", "draft"}
     return {
-        "bytes_per_token": next((pool.cell_bytes for pool in config.pools if pool.name == "full"), 0),
-        "bytes_per_request": sum(bytes_ for name, bytes_ in held.items() if name != "full"),
+        "bytes_per_token": sum(pool.cell_bytes for pool in config.pools if pool.name in growing),
+        "bytes_per_request": sum(bytes_ for name, bytes_ in held.items() if name not in growing),
     }
 
 
@@ -164,12 +201,11 @@ def _notes(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> li
 
 
 def _copied_bytes(model: ModelSpec, runtime: RuntimeSpec) -> int:
-    """Bytes of one token that the ranks hold more than once, over all ranks and layers."""
-    dtype = _cache_dtype(model, runtime)
-    tp_size = runtime.tp_size
-    cells = [
-        (_cell_bytes(state, runtime, dtype, tp_size), _cell_bytes(state, runtime, dtype, 1))
-        for layer in model.layers
-        for state in layer.states
-    ]
-    return sum(tp_size * on_rank - alone for on_rank, alone in cells)
+    """Bytes of one token that the ranks of a worker hold more than once, over all ranks and layers."""
+    tp_size = runtime.attention_tp_size
+    if runtime.dcp_size > 1:
+        # Ranks that divide the tokens do not copy them.
+        return 0
+    states = [state for layer in model.layers for state in layer.states if state.span.kind != "request"]
+    on_ranks = sum(tp_size * _cell_bytes(state, model, runtime, tp_size) for state in states)
+    return on_ranks - sum(_cell_bytes(state, model, runtime, 1) for state in states)

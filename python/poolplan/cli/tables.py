@@ -52,6 +52,11 @@ def print_plan(report: dict[str, Any]) -> None:
         "costs": f"{costs[0]:,} bytes a token, and {costs[1]:,} bytes a request besides",
         "unused because": report["unused_because"],
     }
+    for work in report["workloads"]:
+        lines[f"requests of {work['input_tokens']:,}+{work['output_tokens']:,}"] = (
+            f"{work['requests']:,} at once, bound by the {work['bound_by']} pool "
+            f"({work['prompts']:,} by their prompts alone)"
+        )
     for name, value in lines.items():
         console.print(Text.assemble((f"{name}: ", "bold"), value))
     for note in report["notes"]:
@@ -79,14 +84,25 @@ def print_layers(report: dict[str, Any]) -> None:
 
 def _state_cells(state: dict[str, Any]) -> tuple[str, str, str]:
     span, tokens = state["span"]["kind"], state["span"]["tokens"]
-    if state["kind"] == "latent":
-        shape = f"{'sparse ' if state['sparse'] else ''}latent {state['kv_lora_rank']} + {state['qk_rope_head_dim']}"
-    elif state["kind"] == "index_key":
-        shape = f"index key of {state['head_dim']} ({state['format']})"
-    else:
-        value = "" if state["v_head_dim"] == state["head_dim"] else f" + {state['v_head_dim']}"
-        shape = f"{state['num_kv_heads']} KV heads of {state['head_dim']}{value}"
+    shape = _shape(state)
     return shape, span if tokens is None else f"{span} of {tokens:,}", f"{state['cell_bytes']:,}"
+
+
+def _shape(state: dict[str, Any]) -> str:
+    """What one state is, in a few words."""
+    if state["kind"] == "latent":
+        return f"{'sparse ' if state['sparse'] else ''}latent {state['kv_lora_rank']} + {state['qk_rope_head_dim']}"
+    if state["kind"] == "index_key":
+        return f"index key of {state['head_dim']} ({state['format']})"
+    if state["kind"] == "compressed_latent":
+        return f"key and value {state['qk_nope_head_dim']} + {state['qk_rope_head_dim']}"
+    if state["kind"] == "compressor":
+        return f"ring of {state['row_elements']:,} elements a row, for entries of {state['compress_ratio']}"
+    if state["kind"] == "recurrent":
+        tensors = (f"{t['role']} {t['num_heads']:,} x {t['head_elements']:,}" for t in state["tensors"])
+        return f"state: {', '.join(tensors)}"
+    value = "" if state["v_head_dim"] == state["head_dim"] else f" + {state['v_head_dim']}"
+    return f"{state['num_kv_heads']} KV heads of {state['head_dim']}{value}"
 
 
 def _amount(number: int, budget: int) -> tuple[str, str, str]:

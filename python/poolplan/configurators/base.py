@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from poolplan.configurators.compressed import CompressedPoolConfigurator
 from poolplan.configurators.default import DefaultPoolConfigurator
 from poolplan.configurators.hybrid_swa import HybridSWAPoolConfigurator, SWARequestCapPoolConfigurator
+from poolplan.configurators.mamba import MambaPoolConfigurator
 
 if TYPE_CHECKING:
     from poolplan._core import MemoryPoolConfigurator
@@ -13,7 +15,13 @@ if TYPE_CHECKING:
     from poolplan.models import ModelSpec
 
 # The first that applies; the last always does.
-_CLASSES = (SWARequestCapPoolConfigurator, HybridSWAPoolConfigurator, DefaultPoolConfigurator)
+_CLASSES = (
+    CompressedPoolConfigurator,
+    MambaPoolConfigurator,
+    SWARequestCapPoolConfigurator,
+    HybridSWAPoolConfigurator,
+    DefaultPoolConfigurator,
+)
 
 
 def create_memory_pool_configurator(model: ModelSpec, runtime: RuntimeSpec) -> MemoryPoolConfigurator:

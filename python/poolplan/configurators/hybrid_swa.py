@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from poolplan._core import MemoryPoolConfigurator
 
 if TYPE_CHECKING:
-    from poolplan.configurators.runtime import RuntimeSpec
+    from poolplan.configurators.runtime import RuntimeSpec, WindowRule
     from poolplan.models import ModelSpec
+
+# SGLang 0.5.23, `--swa-full-tokens-ratio`.
+_DEFAULT_RATIO = Fraction(4, 5)
 
 
 class HybridSWAPoolConfigurator(MemoryPoolConfigurator):
@@ -19,12 +23,15 @@ class HybridSWAPoolConfigurator(MemoryPoolConfigurator):
     windows.
     """
 
-    window_rule: ClassVar[Literal["ratio", "request_cap"]] = "ratio"
-
     @classmethod
     def applies(cls, model: ModelSpec, runtime: RuntimeSpec) -> bool:
         """Whether a layer has a window, and the runtime pools windows apart."""
         return not runtime.disable_hybrid_swa_memory and model.has_windows
+
+    @classmethod
+    def window_rule(cls, runtime: RuntimeSpec) -> WindowRule:
+        """How windows are pooled: in proportion to the full pool."""
+        return "ratio", _DEFAULT_RATIO if runtime.swa_full_tokens_ratio is None else runtime.swa_full_tokens_ratio
 
 
 class SWARequestCapPoolConfigurator(HybridSWAPoolConfigurator):
@@ -33,17 +40,14 @@ class SWARequestCapPoolConfigurator(HybridSWAPoolConfigurator):
     The window pool is then as large as those requests need at once, and the full pool takes the rest.
     """
 
-    window_rule: ClassVar[Literal["ratio", "request_cap"]] = "request_cap"
-
     @classmethod
     def applies(cls, model: ModelSpec, runtime: RuntimeSpec) -> bool:
         """Whether the requests bound what the windows of a hybrid can hold."""
-        chunked = runtime.chunked_prefill_size is not None or runtime.disaggregation_mode == "decode"
         # The options first: the others look at every layer.
-        return (
-            runtime.disable_radix_cache
-            and runtime.max_running_requests is not None
-            and chunked
-            and super().applies(model, runtime)
-            and model.has_full_attention
-        )
+        return runtime.caps_windows_by_requests and super().applies(model, runtime) and model.has_full_attention
+
+    @classmethod
+    def window_rule(cls, runtime: RuntimeSpec) -> WindowRule:
+        """How windows are pooled: as large as the requests need, and nothing for prefixes."""
+        del runtime
+        return "request_cap", 0

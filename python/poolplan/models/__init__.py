@@ -9,14 +9,30 @@ window.py      layers with sliding windows and chunks
 hybrid.py      window layers with heads of their own
 latent.py      MLA
 sparse.py      sparse attention with index keys: DSA, MiniMax M3
+compressed.py  windows beside compressed entries: DeepSeek V4
+recurrent.py   recurrent state, alone or beside attention: Mamba, GDN, KDA, lightning, short convolutions, RWKV
+state_forms.py the tensors of each form of recurrent state
+encoder.py     cross attention to an encoder: Whisper, BART, T5, Llama 3.2 Vision
+mtp.py         the MTP layers of a checkpoint
+state.py       everything that a layer can keep, as one type
 catalog.json   facts of well-known checkpoints;  defaults.json  what the config classes fill in
 """
 
-from poolplan.models import decoder, hybrid, latent, sparse, window
+from poolplan.models import compressed, decoder, encoder, hybrid, latent, recurrent, sparse, window
 from poolplan.models.config import ConfigReader
 from poolplan.models.registry import register_model, registered_models
 from poolplan.models.spec import ModelSpec
+from poolplan.models.state import State
 
-__all__ = ["ConfigReader", "ModelSpec", "register_model", "registered_models"]
+__all__ = ["ConfigReader", "ModelSpec", "State", "register_model", "registered_models"]
 
-del decoder, hybrid, latent, sparse, window  # imported for the families that they register
+del (
+    compressed,
+    decoder,
+    encoder,
+    hybrid,
+    latent,
+    recurrent,
+    sparse,
+    window,
+)  # imported for the families that they register

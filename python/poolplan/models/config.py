@@ -27,7 +27,13 @@ _CONTEXT_KEYS = (
     "model_max_length",
     "max_position_embeddings",
     "n_positions",
+    "max_target_positions",
+    "context_length",
 )
+# T5 has relative positions and no limit: the lengths that its kin were trained with (see `encoder.py`). States hold any
+# number of tokens: SGLang 0.5.23 serves 2,048 where a file does not say.
+_STATES_ONLY = ("mamba", "mamba2", "falcon_mamba", "mamba_ssm", "recurrent_gemma", "rwkv", "rwkv5", "xlstm")
+_CONTEXT_DEFAULTS = {"t5": 512, "mt5": 1024, **dict.fromkeys(_STATES_ONLY, 2048)}
 # Their positions are already those after scaling (vLLM makes the same exception).
 _SCALED_ALREADY = frozenset({"gemma3", "gemma3_text"})
 _LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -58,6 +64,9 @@ class ConfigReader:
 
     def _model_type(self) -> str:
         value = self.text.get("model_type") or self.root.get("model_type") or ""
+        if not value and "ssm_cfg" in self.root:
+            # The mamba package writes neither a type nor an architecture.
+            return "mamba_ssm"
         if not isinstance(value, str):
             raise self.error("model_type", f"model_type is a {type(value).__name__} and not text")
         return value
@@ -131,9 +140,13 @@ class ConfigReader:
     @property
     def num_layers(self) -> int:
         """Decoder layers of the model; MTP layers are not among them."""
-        layers = self.integer(*_LAYER_KEYS)
+        return self.layer_count(*_LAYER_KEYS)
+
+    def layer_count(self, *keys: str) -> int:
+        """Return the number of layers under the first of `keys` that has one."""
+        layers = self.integer(*keys)
         if layers > _MAX_LAYERS:
-            raise self.error("num_hidden_layers", f"num_hidden_layers={layers} is more than {_MAX_LAYERS}")
+            raise self.error(keys[0], f"{keys[0]}={layers} is more than {_MAX_LAYERS}")
         return layers
 
     @property
@@ -143,7 +156,7 @@ class ConfigReader:
         SGLang 0.5.23, `get_context_length`: the trained positions, times the factor of a rope scaling that does not say
         itself how many positions it starts from.
         """
-        positions = self.optional_integer(*_CONTEXT_KEYS)
+        positions = self.optional_integer(*_CONTEXT_KEYS) or _CONTEXT_DEFAULTS.get(self.model_type)
         if positions is None:
             raise self.error("max_position_embeddings", f"{' or '.join(_CONTEXT_KEYS)} is missing")
         scaling = self.get("rope_scaling") or self.get("rope_parameters")

@@ -18,10 +18,10 @@ PLAIN = """
 apertus aquila arcee aria_text baichuan biogpt bitnet bloom chatglm codegen cohere dbrx deepseek diffllama
 ernie4_5 ernie4_5_moe ernie4_5_moe_vl ernie4_5_vl_moe_text exaone falcon falcon_perception flex_olmo gemma glm glm4
 glm4_moe glm4v glm4v_moe glm4v_moe_text glm4v_text gpt2 gpt_bigcode gpt_neox gpt_neox_japanese gptj granite granitemoe
-granitemoeshared helium hunyuan hunyuan_v1_dense hunyuan_v1_moe hy_v3 internlm internlm2 internlm3 jais2 jetmoe
+granitemoeshared helium hy_v3 internlm internlm2 internlm3 jais2 jetmoe
 llama minicpm minimax_m2 mpt nanochat nemotron olmo olmo2 olmoe opt orion persimmon phi phi-msft qwen RefinedWeb
 RefinedWebModel seed_oss solar_open stablelm stablelm_epoch xverse yi
-FalconPerceptionForSegmentation HunYuanMoEV1ForCausalLM RWForCausalLM
+FalconPerceptionForSegmentation RWForCausalLM
 """.split()
 
 
@@ -35,6 +35,23 @@ def plain_decoder(config: ConfigReader) -> list[Layer]:
     if spans is None:
         return [Layer(states=[state])] * config.num_layers
     return [Layer(states=[attention(config, span)]) for span in spans]
+
+
+@register_model(
+    "hunyuan",
+    "hunyuan_v1_dense",
+    "hunyuan_v1_moe",
+    "HunYuanMoEV1ForCausalLM",
+    reads=(*_UNREAD, "use_cla"),
+)
+def hunyuan(config: ConfigReader) -> list[Layer]:
+    """Return layers of Hunyuan: with `use_cla` only the first of each `cla_share_factor` keeps what all of them read.
+
+    SGLang 0.5.23, `HunYuanDecoderLayer`: the others have no weights for K and V.
+    """
+    layers = plain_decoder(config)
+    factor = config.optional_integer("cla_share_factor") or 1 if config.flag("use_cla") else 1
+    return [layer if index % factor == 0 else Layer() for index, layer in enumerate(layers)]
 
 
 @register_model("nemotron-nas", "DeciLMForCausalLM", reads=["block_configs"])

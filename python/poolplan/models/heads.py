@@ -35,6 +35,16 @@ def attention(config: ConfigReader, span: Span | None = None) -> Attention:
     )
 
 
+def attention_heads(config: ConfigReader) -> int:
+    """Return the query heads of a layer."""
+    return config.integer(*_HEADS)
+
+
+def width(config: ConfigReader) -> int:
+    """Return the elements of a row between layers."""
+    return config.integer(*_WIDTH)
+
+
 def num_kv_heads(config: ConfigReader) -> int:
     """Return the KV heads of a layer, before tensor parallelism."""
     if config.model_type == "falcon" and not config.flag("new_decoder_architecture"):

@@ -1,17 +1,23 @@
-"""Hybrids whose window layers have heads or dimensions of their own. Those with equal heads are in `window.py`."""
+"""Hybrids whose layers differ in more than their window: in heads, in dimensions, or in whose cache they read.
+
+Those that differ in the window alone are in `window.py`.
+"""
 
 from __future__ import annotations
 
+import re
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from poolplan._core import Attention, Layer, Span
 from poolplan.errors import UnknownModelWarning
-from poolplan.models.heads import attention
+from poolplan.models.heads import attention, head_dim, num_kv_heads
 from poolplan.models.registry import register_model
 from poolplan.models.window import spans_of_layer_types, window_span
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from poolplan.models.config import ConfigReader
 
 
@@ -84,25 +90,102 @@ def step3(config: ConfigReader) -> list[Layer]:
     "gemma4",
     "gemma4_text",
     "gemma4_unified_text",
-    reads=("global_head_dim", "num_global_key_value_heads", "per_layer_config", "sliding_window"),
+    reads=(
+        "global_head_dim",
+        "num_global_key_value_heads",
+        "num_kv_shared_layers",
+        "per_layer_config",
+        "sliding_window",
+    ),
 )
 def gemma4(config: ConfigReader) -> list[Layer]:
-    """Return layers of Gemma 4 without shared caches: full layers are wider, and may have fewer heads.
+    """Return layers of Gemma 4: full ones are wider and may have fewer heads, and the last ones may share a cache.
 
     `attention_k_eq_v` ties the weights of K and V; K is then normed and rotated and V is not, so both are stored.
     """
-    spans = spans_of_layer_types(config)
-    if spans is None:
-        layers, window = config.num_layers, window_span(config)
-        spans = [window if (i + 1) % 6 else Span.full() for i in range(layers)]
-    spans[-1] = Span.full()  # the class forces it, also where `layer_types` says otherwise
-    overrides = config.mapping("per_layer_config")
-    if any(overrides.values()):
-        raise config.error("per_layer_config", "per_layer_config gives layers of their own, which is not planned yet")
-    tied = config.flag("attention_k_eq_v")
-    heads = config.optional_integer("num_global_key_value_heads") if tied else None
-    full = Attention(
-        num_kv_heads=heads or config.integer("num_key_value_heads"),
-        head_dim=config.optional_integer("global_head_dim") or _GLOBAL_HEAD_DIM,
-    )
-    return [Layer(states=[full if span == Span.full() else attention(config, span)]) for span in spans]
+    windowed = _windowed(config, 6)
+    windowed[-1] = False  # the class forces it, also where `layer_types` says otherwise
+    window = _gemma_window(config, windowed)
+    # Files that transformers wrote name what is their own layer by layer, and then no longer for all full layers.
+    own = layer_overrides(config, {"head_dim", "num_key_value_heads"}) if "per_layer_config" in config.text else None
+    if own is None:
+        wider: dict[str, int] = {"head_dim": config.optional_integer("global_head_dim") or _GLOBAL_HEAD_DIM}
+        heads = config.optional_integer("num_global_key_value_heads") if config.flag("attention_k_eq_v") else None
+        if heads is not None:
+            wider["num_key_value_heads"] = heads
+        own = [{} if flag else wider for flag in windowed]
+    states = [
+        Attention(
+            num_kv_heads=keys["num_key_value_heads"] if "num_key_value_heads" in keys else num_kv_heads(config),
+            head_dim=keys["head_dim"] if "head_dim" in keys else head_dim(config),
+            span=window if flag else Span.full(),
+        )
+        for flag, keys in zip(windowed, own, strict=True)
+    ]
+    return _shared(config, windowed, states, config.optional_integer("num_kv_shared_layers", low=0) or 0)
+
+
+@register_model("gemma3n", "gemma3n_text", reads=("num_kv_shared_layers", "sliding_window"))
+def gemma3n(config: ConfigReader) -> list[Layer]:
+    """Return layers of Gemma 3n: every fifth is full, and the last ones share the cache of layers before them."""
+    windowed = _windowed(config, 5)
+    window = _gemma_window(config, windowed)
+    states = [attention(config, window if flag else Span.full()) for flag in windowed]
+    return _shared(config, windowed, states, config.integer("num_kv_shared_layers", low=0))
+
+
+def _windowed(config: ConfigReader, period: int) -> list[bool]:
+    """Whether each layer has a window: by `layer_types`, else all but the last of each `period` layers."""
+    layers = config.num_layers
+    kinds = config.sequence("layer_types")
+    if kinds is None:
+        return [(index + 1) % period != 0 for index in range(layers)]
+    if len(kinds) < layers:
+        raise config.error("layer_types", f"layer_types has {len(kinds)} entries for {layers} layers")
+    for kind in kinds[:layers]:
+        if kind not in ("full_attention", "sliding_attention"):
+            raise config.error("layer_types", f"layer_types has {kind!r}, which is not planned yet")
+    return [kind == "sliding_attention" for kind in kinds[:layers]]
+
+
+def _gemma_window(config: ConfigReader, windowed: list[bool]) -> Span:
+    if any(windowed) and config.optional_integer("sliding_window") is None:
+        raise config.error("sliding_window", "sliding_window is missing, and some layers have a window")
+    return window_span(config)
+
+
+def _shared(config: ConfigReader, windowed: list[bool], states: list[Attention], shared: int) -> list[Layer]:
+    """The last `shared` layers keep nothing: each reads the last layer of its kind before them.
+
+    The classes of transformers 5.24.0 refuse a kind that has none (`kv_sharing_modes`), and so does SGLang 0.5.23.
+    """
+    first = len(states) - shared
+    if set(windowed[max(first, 0) :]) - set(windowed[: max(first, 0)]):
+        raise config.error(
+            "num_kv_shared_layers",
+            f"num_kv_shared_layers={shared} of {len(states)} layers leaves a kind of layer without a cache to share",
+        )
+    return [Layer(states=[state]) if index < first else Layer() for index, state in enumerate(states)]
+
+
+def layer_overrides(config: ConfigReader, known: Collection[str]) -> list[dict[str, int]]:
+    """Return what `per_layer_config` says of each layer: numbers that hold there instead of those for all.
+
+    transformers 5.24.0, `HeterogeneousConfigMixin`: its keys are layers by number, written with leading zeros; what a
+    layer does not name is as in the rest of the file.
+    """
+    layers = config.num_layers
+    overrides: list[dict[str, int]] = [{} for _ in range(layers)]
+    for key, values in config.mapping("per_layer_config").items():
+        text = str(key)
+        if not re.fullmatch("[0-9]{1,9}", text) or int(text) >= layers:
+            raise config.error("per_layer_config", f"per_layer_config has {key!r}, which is none of {layers} layers")
+        if not isinstance(values, dict):
+            raise config.error("per_layer_config", f"per_layer_config has no object for layer {key!r}")
+        for name, value in cast("dict[str, Any]", values).items():
+            if name not in known:
+                raise config.error(
+                    "per_layer_config", f"per_layer_config has {name!r} of one layer, which is not planned yet"
+                )
+            overrides[int(text)][name] = config.whole(f"per_layer_config.{name}", value)
+    return overrides

@@ -157,6 +157,11 @@ def registered_models() -> tuple[str, ...]:
     return tuple(sorted(_FAMILIES))
 
 
+def registered_family(name: str) -> Family:
+    """Return what is registered under `name`."""
+    return _FAMILIES[name]
+
+
 def read_layers(config: ConfigReader) -> tuple[Layer, ...]:
     """Return what each layer of the model keeps.
 

@@ -1,4 +1,4 @@
-"""Sparse attention that keeps an index key beside every token: DSA and MiniMax M3. Plain MLA is in `latent.py`."""
+"""Sparse attention that keeps an index key beside every token: DSA, Dots 3, MiniMax M3. Plain MLA is in `latent.py`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from poolplan._core import IndexKey, LatentAttention, Layer
 from poolplan.models.heads import attention
+from poolplan.models.hybrid import layer_overrides
 from poolplan.models.latent import latent_decoder
 from poolplan.models.registry import register_model
+from poolplan.models.window import window_span
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,6 +59,101 @@ def _owns_indexer(config: ConfigReader, index: int) -> bool:
     frequency = config.optional_integer("index_topk_freq") or 1
     offset = config.optional_integer("index_skip_topk_offset", low=0)
     return max(index - (1 if offset is None else offset - 1), 0) % frequency == 0
+
+
+# What may differ between the layers of Dots 3; the query heads and the widths that K and V expand to are not kept.
+_DOTS3_OVERRIDES = {
+    "head_dim",
+    "kv_lora_rank",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "q_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+}
+
+
+@register_model(
+    "dots3_note",
+    "dots3_note_text",
+    "Dots3NoteForCausalLM",
+    reads=(
+        "index_head_dim",
+        "index_n_heads",
+        "index_topk",
+        "kv_lora_rank",
+        "per_layer_config",
+        "sliding_window",
+        "sliding_window_size",
+        "swa_head_dim",
+        "swa_num_key_value_heads",
+        "swa_v_head_dim",
+    ),
+)
+def dots3(config: ConfigReader) -> list[Layer]:
+    """Return layers of Dots 3: DSA, and between them plain MLA with a window and a latent of its own size.
+
+    Released files name the latent of window layers in `swa_` keys, files that transformers wrote in `per_layer_config`.
+    """
+    rank, rope = config.integer("kv_lora_rank"), config.integer("qk_rope_head_dim", low=0)
+    kinds = _dots3_kinds(config)
+    own: list[dict[str, int]] = [{}] * len(kinds)
+    if "per_layer_config" in config.text:
+        own = layer_overrides(config, _DOTS3_OVERRIDES)
+    elif "sliding_attention" in kinds:
+        narrow = _dots3_window_latent(config)
+        own = [narrow if kind == "sliding_attention" else {} for kind in kinds]
+    if "sliding_attention" in kinds and config.optional_integer("sliding_window", "sliding_window_size") is None:
+        raise config.error("sliding_window", "sliding_window is missing, and some layers have a window")
+    key = [IndexKey(head_dim=config.integer("index_head_dim"))] if "indexed_attention" in kinds else []
+    layers: list[Layer] = []
+    for kind, keys in zip(kinds, own, strict=True):
+        latent = LatentAttention(
+            kv_lora_rank=keys.get("kv_lora_rank", rank),
+            qk_rope_head_dim=keys.get("qk_rope_head_dim", rope),
+            span=window_span(config) if kind == "sliding_attention" else None,
+            sparse=kind == "indexed_attention",
+        )
+        layers.append(Layer(states=[latent, *key] if kind == "indexed_attention" else [latent]))
+    return layers
+
+
+def _dots3_kinds(config: ConfigReader) -> list[str]:
+    """The kind of each layer.
+
+    transformers 5.24.0, `Dots3NoteTextConfig`: without `layer_types`, the first two layers and then every fourth from
+    layer 5 on have no window. Released files call those `full_attention`, and `use_dsa` says whether they are DSA.
+    """
+    layers = config.num_layers
+    named: list[Any] | None = config.sequence("layer_types")
+    released = "per_layer_config" not in config.text
+    if named is None:
+        windows = config.get("use_sliding_window") is None or config.flag("use_sliding_window")
+        named = [
+            "sliding_attention" if windows and i >= 2 and i % 4 != 1 else "indexed_attention" for i in range(layers)
+        ]
+    if len(named) < layers:
+        raise config.error("layer_types", f"layer_types has {len(named)} entries for {layers} layers")
+    for kind in named[:layers]:
+        if kind not in ("full_attention", "indexed_attention", "sliding_attention"):
+            raise config.error("layer_types", f"layer_types has {kind!r}, which is not planned yet")
+    kinds = cast("list[str]", named[:layers])
+    if config.get("use_dsa") is None and not released:
+        return kinds
+    full = "indexed_attention" if config.get("use_dsa") is None or config.flag("use_dsa") else "full_attention"
+    return [kind if kind == "sliding_attention" else full for kind in kinds]
+
+
+def _dots3_window_latent(config: ConfigReader) -> dict[str, int]:
+    """The latent of window layers. It has no default: those of the classes of transformers and SGLang differ."""
+    rank = config.integer("swa_kv_lora_rank")
+    rope = config.optional_integer("swa_qk_rope_head_dim", low=0)
+    if rope is None:
+        rope = config.integer("swa_head_dim") - config.integer("swa_qk_nope_head_dim")
+    if rope < 0:
+        raise config.error("swa_head_dim", "swa_head_dim is less than swa_qk_nope_head_dim")
+    return {"kv_lora_rank": rank, "qk_rope_head_dim": rope}
 
 
 @register_model(

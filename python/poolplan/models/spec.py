@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from poolplan.errors import UnsupportedModelError
+from poolplan._core import CompressedLatent, CompressorState, RecurrentState
+from poolplan.errors import InvalidOptionError, UnsupportedModelError
 from poolplan.models.config import ConfigReader
+from poolplan.models.mtp import read_mtp_layers
 from poolplan.models.registry import read_layers
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterator
 
     from poolplan._core import Layer
+    from poolplan.configurators import RuntimeSpec
+    from poolplan.models.state import State
 
 # Runtimes serve 32-bit checkpoints in 16 bits, and so do they with files that name no type.
 _SIXTEEN_BITS = ("bfloat16", "float16")
@@ -30,6 +35,10 @@ class ModelSpec:
         context_length: Tokens of the longest request that it was made for.
         dtype: Element type of its weights, as the file names it.
         kv_cache_dtype: Element type of its cache under `auto`.
+        mamba_ssm_dtype: Element type of its recurrent state under `auto`.
+        mamba_conv_dtype: Element type of what its convolutions keep under `auto`.
+        mtp_layers: What its own MTP layers keep, which draft tokens when speculation is on.
+        draft_layers: What the layers of draft models beside it keep; see `with_draft`.
     """
 
     name: str
@@ -38,10 +47,15 @@ class ModelSpec:
     context_length: int
     dtype: str
     kv_cache_dtype: str
+    mamba_ssm_dtype: str = "float32"
+    mamba_conv_dtype: str = "bfloat16"
+    mtp_layers: tuple[Layer, ...] = ()
+    draft_layers: tuple[Layer, ...] = ()
 
     def __post_init__(self) -> None:
-        """Keep the layers as a tuple, so that the spec can be hashed."""
-        object.__setattr__(self, "layers", tuple(self.layers))
+        """Keep the layers as tuples, so that the spec can be hashed."""
+        for name in ("layers", "mtp_layers", "draft_layers"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @classmethod
     def from_pretrained(
@@ -76,24 +90,76 @@ class ModelSpec:
         reader = ConfigReader(config, name or str(config.get("_name_or_path") or config.get("model_type") or "model"))
         layers = read_layers(reader)
         dtype = _dtype(reader)
+        own_cache_dtype = dtype if dtype in _SIXTEEN_BITS else "bfloat16"
+        if any(isinstance(state, CompressedLatent) for layer in layers for state in layer.states):
+            # SGLang 0.5.23 keeps the rows of DeepSeek V4 in FP8 unless told otherwise.
+            own_cache_dtype = "fp8_e4m3"
         return cls(
             name=reader.name,
             model_type=reader.model_type,
             layers=layers,
             context_length=reader.context_length,
             dtype=dtype,
-            kv_cache_dtype=_declared_cache_dtype(reader) or (dtype if dtype in _SIXTEEN_BITS else "bfloat16"),
+            kv_cache_dtype=_declared_cache_dtype(reader) or own_cache_dtype,
+            mamba_ssm_dtype=_ssm_dtype(reader),
+            mtp_layers=read_mtp_layers(reader, layers),
         )
+
+    def with_draft(self, draft: ModelSpec) -> ModelSpec:
+        """Return the model with one more draft model beside it, whose layers keep the same tokens."""
+        return replace(self, draft_layers=(*self.draft_layers, *draft.layers))
+
+    def drafts_for(self, runtime: RuntimeSpec) -> tuple[Layer, ...]:
+        """Return the layers that draft tokens under `runtime`: of draft models, or else the checkpoint's own.
+
+        Raises:
+            InvalidOptionError: The algorithm drafts with a model, and there is none.
+        """
+        algorithm = runtime.speculative_algorithm
+        if self.draft_layers or algorithm in (None, "NGRAM"):
+            return self.draft_layers
+        if not self.mtp_layers or algorithm in ("DFLASH", "STANDALONE"):
+            has = "has no MTP layers" if not self.mtp_layers else "drafts with a model of its own"
+            raise InvalidOptionError(
+                "speculative_algorithm", algorithm, f"{self.name} {has}: pass a draft model (--draft, with_draft)"
+            )
+        return self.mtp_layers
 
     @property
     def has_windows(self) -> bool:
         """Whether a layer keeps only the tokens of a window or chunk."""
-        return any(state.span.tokens is not None for layer in self.layers for state in layer.states)
+        return self._has_span("window", "chunk")
 
     @property
     def has_full_attention(self) -> bool:
-        """Whether a layer keeps every token."""
-        return any(state.span.tokens is None for layer in self.layers for state in layer.states)
+        """Whether a layer keeps every token, or entries of all of them."""
+        return self._has_span("full", "compressed")
+
+    @property
+    def has_compressed_entries(self) -> bool:
+        """Whether a layer keeps rows that are key and value at once, or entries of several tokens."""
+        return any(isinstance(state, CompressedLatent | CompressorState) for state in self._states())
+
+    @property
+    def has_recurrent_state(self) -> bool:
+        """Whether a layer keeps a state for each request."""
+        return any(isinstance(state, RecurrentState) for state in self._states())
+
+    def _states(self) -> Iterator[State]:
+        return (state for layer in self.layers for state in layer.states)
+
+    def _has_span(self, *kinds: str) -> bool:
+        return any(state.span.kind in kinds for state in self._states())
+
+
+def _ssm_dtype(config: ConfigReader) -> str:
+    """SGLang 0.5.23, `mamba_utils`: 32 bits unless `mamba_ssm_dtype` says otherwise (and no other key)."""
+    value = config.text.get("mamba_ssm_dtype")
+    if value is None:
+        return "float32"
+    if not isinstance(value, str):
+        raise config.error("mamba_ssm_dtype", f"mamba_ssm_dtype={value!r} is not the name of a dtype")
+    return value.removeprefix("torch.")
 
 
 def _dtype(config: ConfigReader) -> str:

@@ -223,7 +223,11 @@ _READS = (
 
 
 def _register(names: str, rule: Rule, layers_of: Callable[[ConfigReader, Rule], list[Layer]]) -> None:
-    register_model(*names.split(), reads=_READS)(lambda config: layers_of(config, rule))
+    def read(config: ConfigReader) -> list[Layer]:
+        return layers_of(config, rule)
+
+    read.__doc__ = rule.__doc__ or layers_of.__doc__
+    register_model(*names.split(), reads=_READS)(read)
 
 
 for _names, _rule in _RULES.items():

@@ -15,15 +15,32 @@ pub enum Span {
     Window(u32),
     /// The tokens since the last multiple of so many (chunked attention).
     Chunk(u32),
+    /// Every token, one entry for so many of them (`DeepSeek` V4's compressed entries, pooled index keys).
+    Compressed(u32),
+    /// The positions of an encoder's output, at most so many a request (cross attention); no token of the decoder.
+    Encoder(u32),
+    /// Nothing a token: one state a request, however long it is (recurrent layers).
+    Request,
 }
 
 impl Span {
-    /// Tokens that the span is bounded by; `None` for full attention.
+    /// The number that the span has: the tokens of a window or chunk, the tokens of one entry, the positions of an encoder.
     #[must_use]
     pub fn tokens(self) -> Option<u32> {
         match self {
-            Self::Full => None,
+            Self::Full | Self::Request => None,
+            Self::Window(tokens) | Self::Chunk(tokens) | Self::Compressed(tokens) | Self::Encoder(tokens) => {
+                Some(tokens)
+            }
+        }
+    }
+
+    /// Tokens of a window or chunk.
+    #[must_use]
+    pub fn window_tokens(self) -> Option<u32> {
+        match self {
             Self::Window(tokens) | Self::Chunk(tokens) => Some(tokens),
+            _ => None,
         }
     }
 }
@@ -99,6 +116,8 @@ pub struct IndexKey {
     pub head_dim: u32,
     /// How they are stored.
     pub format: IndexFormat,
+    /// Whether each token has a key, or so many share one.
+    pub span: Span,
 }
 
 impl IndexKey {
@@ -106,20 +125,133 @@ impl IndexKey {
     ///
     /// # Errors
     /// [`Error::InvalidOption`] for a zero or an absurd number, and for blocks of scales that do not end with the key.
-    pub fn new(head_dim: u32, format: IndexFormat) -> Result<Self> {
+    pub fn new(head_dim: u32, format: IndexFormat, span: Span) -> Result<Self> {
         check_dimension("head_dim", head_dim)?;
+        check_span(span)?;
         if format == IndexFormat::Fp8Blocks && !head_dim.is_multiple_of(FP8_SCALE_BLOCK) {
             return Err(Error::invalid("head_dim", &head_dim, format!("pass a multiple of {FP8_SCALE_BLOCK}")));
         }
-        Ok(Self { head_dim, format })
+        Ok(Self { head_dim, format, span })
     }
 }
 
 /// Elements that share a 32-bit scale in the packed 8-bit rows of DSA.
 pub(crate) const FP8_SCALE_BLOCK: u32 = 128;
 
-/// One thing that a layer keeps.
+/// One row for all heads that is key and value at once, in the paged layout of `FlashMLA`: `DeepSeek` V4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CompressedLatent {
+    /// Elements of the row without rotary positions.
+    pub qk_nope_head_dim: u32,
+    /// Elements of the rotary part.
+    pub qk_rope_head_dim: u32,
+    /// The tokens that are kept: those of a window, or one entry for so many.
+    pub span: Span,
+}
+
+impl CompressedLatent {
+    /// A row of `nope` elements without rotary positions and `rope` with them.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for a zero or an absurd number.
+    pub fn new(nope: u32, rope: u32, span: Span) -> Result<Self> {
+        check_dimension("qk_nope_head_dim", nope)?;
+        check_dimension("qk_rope_head_dim", rope)?;
+        check_span(span)?;
+        Ok(Self { qk_nope_head_dim: nope, qk_rope_head_dim: rope, span })
+    }
+}
+
+/// Rows in 32 bits that wait to be compressed: a ring of them for each window page or each request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CompressorState {
+    /// Tokens of one compressed entry: 4 (rings follow window pages) or 128 (rings follow requests).
+    pub compress_ratio: u32,
+    /// Elements of one row.
+    pub row_elements: u32,
+}
+
+impl CompressorState {
+    /// The state of a layer's compressor.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for another ratio than 4 and 128, and for a zero or an absurd number.
+    pub fn new(compress_ratio: u32, row_elements: u32) -> Result<Self> {
+        if compress_ratio != 4 && compress_ratio != 128 {
+            return Err(Error::invalid("compress_ratio", &compress_ratio, "pass 4 or 128"));
+        }
+        check_dimension("row_elements", row_elements)?;
+        Ok(Self { compress_ratio, row_elements })
+    }
+}
+
+/// Which of a runtime's two dtypes a tensor of recurrent state is stored in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StateRole {
+    /// The last inputs of a convolution, or a shifted row: the dtype of activations.
+    Conv,
+    /// The state itself.
+    Temporal,
+}
+
+/// How tensor-parallel ranks share a tensor of recurrent state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sharding {
+    /// Each rank holds its heads; ranks must divide them.
+    Heads,
+    /// Each rank holds its groups; fewer groups than ranks are replicated.
+    Groups,
+    /// Each rank holds all.
+    Whole,
+}
+
+/// One tensor of a request's recurrent state: `num_heads` parts of `head_elements` elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StateTensor {
+    /// Parts that ranks share.
+    pub num_heads: u32,
+    /// Elements of one part.
+    pub head_elements: u32,
+    /// Which dtype it is stored in.
+    pub role: StateRole,
+    /// How ranks share it.
+    pub sharding: Sharding,
+}
+
+impl StateTensor {
+    /// A tensor of recurrent state.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for a zero or an absurd number.
+    pub fn new(num_heads: u32, head_elements: u32, role: StateRole, sharding: Sharding) -> Result<Self> {
+        check_dimension("num_heads", num_heads)?;
+        check_dimension("head_elements", head_elements)?;
+        Ok(Self { num_heads, head_elements, role, sharding })
+    }
+}
+
+/// What a recurrent layer keeps for a request, however long it is: Mamba, linear attention, short convolutions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RecurrentState {
+    tensors: Vec<StateTensor>,
+}
+
+impl RecurrentState {
+    /// A state of `tensors`.
+    #[must_use]
+    pub fn new(tensors: Vec<StateTensor>) -> Self {
+        Self { tensors }
+    }
+
+    /// The tensors that it is made of.
+    #[must_use]
+    pub fn tensors(&self) -> &[StateTensor] {
+        &self.tensors
+    }
+}
+
+/// One thing that a layer keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum State {
     /// Keys and values of separate heads.
     Attention(Attention),
@@ -127,6 +259,12 @@ pub enum State {
     Latent(LatentAttention),
     /// The index key of sparse attention.
     IndexKey(IndexKey),
+    /// One row that is key and value at once.
+    CompressedLatent(CompressedLatent),
+    /// Rows that wait to be compressed.
+    Compressor(CompressorState),
+    /// One state a request.
+    Recurrent(RecurrentState),
 }
 
 impl State {
@@ -136,7 +274,9 @@ impl State {
         match self {
             Self::Attention(attention) => attention.span,
             Self::Latent(latent) => latent.span,
-            Self::IndexKey(_) => Span::Full,
+            Self::IndexKey(key) => key.span,
+            Self::CompressedLatent(latent) => latent.span,
+            Self::Compressor(_) | Self::Recurrent(_) => Span::Request,
         }
     }
 }
@@ -170,8 +310,14 @@ fn check_dimension(name: &'static str, value: u32) -> Result<()> {
 }
 
 fn check_span(span: Span) -> Result<()> {
-    match span.tokens() {
-        Some(0) => Err(Error::invalid("span", &0, "pass a window or chunk of at least 1 token")),
+    match span {
+        Span::Request => Err(Error::invalid("span", &"request", "pass the tokens that are kept")),
+        Span::Compressed(tokens) if !(2..=1 << 16).contains(&tokens) => {
+            Err(Error::invalid("span", &tokens, "pass from 2 to 65536 tokens that share an entry"))
+        }
+        _ if span.tokens() == Some(0) => {
+            Err(Error::invalid("span", &0, "pass a window, a chunk or an encoder of at least 1 token"))
+        }
         _ => Ok(()),
     }
 }

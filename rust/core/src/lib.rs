@@ -10,7 +10,7 @@
 //! let state = State::Attention(Attention::new(8, 128, 128, Span::Full)?);
 //! let layers = vec![Layer::new(vec![state]); 32];
 //! let runtime = Runtime { page_size: PageSize::new(64)?, ..Runtime::new(131_072)? };
-//! let planner = runtime.create_planner(&layers)?;
+//! let planner = runtime.create_planner(&layers, &[])?;
 //! let plan = planner.plan(60 << 30)?;
 //! assert_eq!(plan.tokens % 64, 0);
 //! assert!(planner.cost(plan.tokens) <= 60 << 30);
@@ -22,6 +22,7 @@ mod cell;
 mod dtype;
 mod error;
 mod layer;
+mod layout;
 mod page;
 mod plan;
 mod pool;
@@ -30,14 +31,17 @@ mod runtime;
 mod split;
 mod stage;
 
-pub use cell::{CacheFormat, buffers_of, cell_bytes, heads_on_rank};
+pub use cell::{CacheFormat, Ranks, buffers_of, cell_bytes, heads_on_rank};
 pub use dtype::Dtype;
 pub use error::{Error, Result};
-pub use layer::{Attention, IndexFormat, IndexKey, LatentAttention, Layer, Span, State};
+pub use layer::{
+    Attention, CompressedLatent, CompressorState, IndexFormat, IndexKey, LatentAttention, Layer, RecurrentState,
+    Sharding, Span, State, StateRole, StateTensor,
+};
 pub use page::{Granularity, PageSize};
 pub use plan::{Plan, Planner, Requests};
 pub use pool::{Buffer, Growth, Minimum, Pool};
 pub use ratio::Ratio;
-pub use runtime::{Disaggregation, Runtime, WindowRule};
+pub use runtime::{Disaggregation, Runtime, Speculation, StateRule, WindowRule};
 pub use split::{SplitPart, split_budget};
 pub use stage::Stage;

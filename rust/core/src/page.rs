@@ -34,6 +34,12 @@ impl PageSize {
         self.0.get()
     }
 
+    /// Slots in one page, as a number that is not zero.
+    #[must_use]
+    pub fn non_zero(self) -> NonZeroU64 {
+        self.0
+    }
+
     /// The whole pages in `slots`, counted.
     #[must_use]
     pub fn pages_in(self, slots: u64) -> u64 {

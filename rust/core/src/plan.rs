@@ -21,6 +21,12 @@ pub enum Requests {
         /// The longest request, tokens.
         context_length: NonZeroU64,
     },
+    /// `min(T / 2, clamp(T / context_length, 1, 4096))`: as many as can all be as long as the longest. For models of which
+    /// each request holds an encoder's output, whose bytes would otherwise leave no tokens.
+    WholeContexts {
+        /// The longest request, tokens.
+        context_length: NonZeroU64,
+    },
 }
 
 impl Requests {
@@ -33,19 +39,22 @@ impl Requests {
             Self::Estimated { context_length } => {
                 (tokens.saturating_mul(512) / context_length).clamp(2048, MOST_ESTIMATED_REQUESTS)
             }
+            Self::WholeContexts { context_length } => (tokens / context_length).clamp(1, MOST_ESTIMATED_REQUESTS),
         };
         most.min(tokens / 2)
     }
 }
 
-/// The answer: from these three numbers every pool's slots and bytes follow.
+/// The answer: from these numbers every pool's slots and bytes follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Plan {
     /// Tokens that the anchor holds (`max_total_num_tokens`).
     pub tokens: u64,
     /// Requests served at once (`max_running_requests`).
     pub requests: u64,
-    /// The bytes that all pools together may take; shares are shares of it.
+    /// Slots of the pools that have a share of the budget; 2^63 - 1 where none has.
+    pub share_slots: u64,
+    /// The bytes that all pools together may take.
     pub budget_bytes: u64,
 }
 
@@ -57,6 +66,10 @@ pub struct Planner {
     requests: Requests,
     max_tokens: u64,
     least_tokens: u64,
+    /// The most that a share of the budget must hold, slots; 0 where no pool has one.
+    least_share_slots: u64,
+    has_shares: bool,
+    limits_requests: bool,
 }
 
 impl Planner {
@@ -72,7 +85,22 @@ impl Planner {
         max_total_tokens: Option<u64>,
     ) -> Result<Self> {
         let max_tokens = max_total_tokens.unwrap_or(MAX_COUNT).min(MAX_COUNT);
-        let mut planner = Self { stages, page_size, requests, max_tokens, least_tokens: 0 };
+        let pools = || stages.iter().flat_map(Stage::pools);
+        let has_shares = pools().any(|pool| matches!(pool.growth(), Growth::Share(_)));
+        let limits_requests = pools().any(|pool| pool.request_slots().is_some());
+        let shares = pools().filter(|pool| matches!(pool.growth(), Growth::Share(_)));
+        let least_share_slots = shares.filter_map(|pool| Some(pool.page_size().align_up(pool.minimum()?.slots))).max();
+        let least_share_slots = least_share_slots.unwrap_or(0);
+        let mut planner = Self {
+            stages,
+            page_size,
+            requests,
+            max_tokens,
+            least_tokens: 0,
+            least_share_slots,
+            has_shares,
+            limits_requests,
+        };
         planner.least_tokens = planner.find_least_tokens()?;
         match max_total_tokens {
             Some(tokens) if page_size.align_down(tokens) < planner.least_tokens => {
@@ -114,21 +142,16 @@ impl Planner {
     /// # Errors
     /// [`Error::InsufficientMemory`] when the least plan does not fit.
     pub fn plan(&self, budget_bytes: u64) -> Result<Plan> {
+        let share_slots = self.share_slots(budget_bytes);
+        let requests = |tokens: u64| self.requests_at(tokens, share_slots);
         let mut tokens = self.max_tokens;
         for stage in &self.stages {
-            tokens = stage.tokens_within(budget_bytes, self.requests, self.page_size, tokens);
+            tokens = stage.tokens_within((budget_bytes, share_slots), &requests, self.page_size, tokens);
         }
-        let plan = Plan { tokens, requests: self.requests.at(tokens), budget_bytes };
-        let shares_suffice = self.stages.iter().all(|stage| {
-            stage.pools().iter().all(|pool| {
-                let share = matches!(pool.growth(), Growth::Share(_));
-                !share || pool.minimum().is_none_or(|minimum| stage.slots(pool, &plan) >= minimum.slots)
-            })
-        });
-        if tokens < self.least_tokens || !shares_suffice {
+        if tokens < self.least_tokens || share_slots < self.least_share_slots {
             return Err(self.too_little_memory(budget_bytes.into()));
         }
-        Ok(plan)
+        Ok(Plan { tokens, requests: requests(tokens), share_slots, budget_bytes })
     }
 
     /// The plan for `tokens`, in whole pages, whatever it costs: its budget is the least that holds it on every stage.
@@ -141,43 +164,124 @@ impl Planner {
         if tokens < self.least_tokens {
             return Err(self.too_few_tokens("max_total_num_tokens", max_total_num_tokens));
         }
-        self.plan_with_requests(tokens, self.requests.at(tokens))
-    }
-
-    /// The plan for `tokens` and `requests`, whatever it costs.
-    ///
-    /// # Errors
-    /// As [`Self::plan_from_max_tokens`].
-    pub fn plan_with_requests(&self, tokens: u64, requests: u64) -> Result<Plan> {
-        let required = self.required_bytes(tokens, requests);
+        let required = self.cost(tokens);
         let budget_bytes = u64::try_from(required).ok().filter(|&bytes| bytes <= MAX_COUNT).ok_or_else(|| {
             Error::invalid("max_total_num_tokens", &tokens, "pass fewer: its pools take 2^63 bytes and more")
         })?;
-        Ok(Plan { tokens, requests, budget_bytes })
+        let share_slots = self.share_slots(budget_bytes);
+        Ok(Plan { tokens, requests: self.requests_at(tokens, share_slots), share_slots, budget_bytes })
     }
 
-    /// The least budget that holds `tokens`: the bytes that they take on the stage where they take most.
+    /// `tokens` and `requests` as they are in `budget_bytes`, whether they fit or not.
+    #[must_use]
+    pub fn plan_of(&self, tokens: u64, requests: u64, budget_bytes: u64) -> Plan {
+        Plan { tokens, requests, share_slots: self.share_slots(budget_bytes), budget_bytes }
+    }
+
+    /// The plan for `tokens` and `requests` in `budget_bytes`.
+    ///
+    /// # Errors
+    /// [`Error::InsufficientMemory`] when they do not fit, or when the state pool does not hold so many requests.
+    pub fn plan_with_requests(&self, tokens: u64, requests: u64, budget_bytes: u64) -> Result<Plan> {
+        let plan = self.plan_of(tokens, requests, budget_bytes);
+        let cost = self.stage_cost(&plan);
+        let most = self.most_requests(tokens, plan.share_slots);
+        if cost <= budget_bytes.into() && requests <= most {
+            return Ok(plan);
+        }
+        let what = format!("{tokens} tokens and {requests} requests");
+        Err(Error::InsufficientMemory {
+            available_bytes: budget_bytes.into(),
+            required_bytes: cost.max(u128::from(budget_bytes).saturating_add(1)),
+            reason: if requests > most { format!("{what}, and the state pool holds {most}") } else { what },
+            alternatives: Vec::new(),
+        })
+    }
+
+    /// The least budget that holds `tokens` on every stage.
+    ///
+    /// Without shares that is what they take where they take most. A share takes the more, the more it is a share of: then
+    /// the least `b` with `cost(b) ≤ b`, reached from below, as `cost` never falls with `b`. Shares take 99/100 at most, so
+    /// the steps shrink.
     #[must_use]
     pub fn cost(&self, tokens: u64) -> u128 {
-        self.required_bytes(tokens, self.requests.at(tokens))
-    }
-
-    /// The least budget that holds `tokens` and `requests` on every stage, and of which every share holds its minimum.
-    ///
-    /// Without shares the cost itself. A share costs the more, the more it is a share of: then the least `b` with
-    /// `cost(b) ≤ b`, reached from below, as `cost` never falls with `b`. Shares take 99/100 at most, so the steps shrink.
-    fn required_bytes(&self, tokens: u64, requests: u64) -> u128 {
-        let pools = || self.stages.iter().flat_map(|stage| stage.pools().iter().map(move |pool| (stage, pool)));
-        let has_share = pools().any(|(_, pool)| matches!(pool.growth(), Growth::Share(_)));
-        let mut budget = pools().map(|(stage, pool)| stage.least_budget_of_share(pool)).max().unwrap_or(0);
+        let least = self.required_bytes();
+        if !self.has_shares || least > MAX_COUNT.into() {
+            let share_slots = if self.has_shares { self.least_share_slots } else { MAX_COUNT };
+            let requests = self.requests_at(tokens, share_slots);
+            let cost = self.stage_cost(&Plan { tokens, requests, share_slots, budget_bytes: 0 });
+            return if self.has_shares { cost.max(least) } else { cost };
+        }
+        let mut budget = least;
         loop {
-            let plan = Plan { tokens, requests, budget_bytes: as_u64(budget) };
-            let cost = self.stages.iter().map(|stage| stage.bytes(&plan)).max().unwrap_or(0);
-            if cost <= budget || budget > u64::MAX.into() || !has_share {
+            let budget_bytes = as_u64(budget);
+            let share_slots = self.share_slots(budget_bytes);
+            let requests = self.requests_at(tokens, share_slots);
+            let cost = self.stage_cost(&Plan { tokens, requests, share_slots, budget_bytes });
+            if cost <= budget || budget > MAX_COUNT.into() {
                 return cost.max(budget);
             }
             budget = cost;
         }
+    }
+
+    /// The least budget that works: that of the least tokens and the least slots of every share.
+    fn required_bytes(&self) -> u128 {
+        let (tokens, share_slots) = (self.least_tokens, self.least_share_slots);
+        let requests = self.requests_at(tokens, share_slots);
+        let cost = self.stage_cost(&Plan { tokens, requests, share_slots, budget_bytes: 0 });
+        let shares = self.stages.iter().map(Stage::least_budget_of_shares).max().unwrap_or(0);
+        cost.max(shares)
+    }
+
+    /// Bytes of all pools of the stage where they take most.
+    fn stage_cost(&self, plan: &Plan) -> u128 {
+        self.stages.iter().map(|stage| stage.bytes(plan)).max().unwrap_or(0)
+    }
+
+    /// The slots of the pools that have a share of the budget: as many as it holds on every stage, and never so many that
+    /// the least tokens do not fit beside them. So more budget never gives fewer slots, and never a refusal.
+    fn share_slots(&self, budget_bytes: u64) -> u64 {
+        if !self.has_shares {
+            return MAX_COUNT;
+        }
+        let slots = self.stages.iter().filter_map(|stage| stage.share_slots(budget_bytes)).min().unwrap_or(MAX_COUNT);
+        let fits = |share_slots: u64| {
+            let tokens = self.least_tokens;
+            let requests = self.requests_at(tokens, share_slots);
+            self.stage_cost(&Plan { tokens, requests, share_slots, budget_bytes }) <= budget_bytes.into()
+        };
+        if fits(slots) || !fits(0) { slots } else { last_true(0, slots, fits) }
+    }
+
+    /// The step in which tokens grow.
+    #[must_use]
+    pub fn page_size(&self) -> PageSize {
+        self.page_size
+    }
+
+    /// The upper limit of the tokens.
+    #[must_use]
+    pub fn max_tokens(&self) -> u64 {
+        self.max_tokens
+    }
+
+    /// Requests that are served when the anchor holds `tokens` and shares have `share_slots`.
+    #[must_use]
+    pub fn requests_at(&self, tokens: u64, share_slots: u64) -> u64 {
+        self.requests.at(tokens).min(self.most_requests(tokens, share_slots))
+    }
+
+    /// The most requests of which the pools hold every state slot. The same on every stage.
+    fn most_requests(&self, tokens: u64, share_slots: u64) -> u64 {
+        if !self.limits_requests {
+            return u64::MAX;
+        }
+        let pools = self.stages.first().into_iter().flat_map(Stage::pools);
+        let held = pools
+            .filter(|pool| !matches!(pool.growth(), Growth::PerRequest { .. }))
+            .filter_map(|pool| pool.request_slots().map(|held| pool.slots(tokens, 0, share_slots) / held));
+        held.min().unwrap_or(u64::MAX)
     }
 
     /// The error that says by how much `available_bytes` is too little.
@@ -185,7 +289,7 @@ impl Planner {
     pub fn too_little_memory(&self, available_bytes: i128) -> Error {
         Error::InsufficientMemory {
             available_bytes,
-            required_bytes: self.cost(self.least_tokens),
+            required_bytes: self.required_bytes(),
             reason: format!("{}. It has {}", self.reason(), self.least_pools()),
             alternatives: Vec::new(),
         }
@@ -212,8 +316,8 @@ impl Planner {
 
     /// What the least plan takes in each pool of the stage where it takes most.
     fn least_pools(&self) -> String {
-        let (tokens, requests) = (self.least_tokens, self.requests.at(self.least_tokens));
-        let plan = Plan { tokens, requests, budget_bytes: as_u64(self.cost(tokens)) };
+        let (tokens, share_slots) = (self.least_tokens, self.least_share_slots);
+        let plan = Plan { tokens, requests: self.requests_at(tokens, share_slots), share_slots, budget_bytes: 0 };
         let stage = self.stages.get(self.costliest_stage(&plan));
         let pools = stage.into_iter().flat_map(|stage| stage.pools().iter().map(move |pool| (stage, pool)));
         let parts = pools.map(|(stage, pool)| format!("{} bytes in {}", stage.pool_bytes(pool, &plan), pool.name()));
@@ -224,13 +328,14 @@ impl Planner {
     fn find_least_tokens(&self) -> Result<u64> {
         let suffices = |pages: u64| {
             let tokens = pages.saturating_mul(self.page_size.slots());
-            let plan = Plan { tokens, requests: self.requests.at(tokens), budget_bytes: 0 };
+            let requests = self.requests_at(tokens, MAX_COUNT);
+            let plan = Plan { tokens, requests, share_slots: MAX_COUNT, budget_bytes: 0 };
             plan.requests >= 1
                 && self.stages.iter().all(|stage| {
-                    stage.pools().iter().all(|pool| {
-                        let minimum = pool.minimum().filter(|_| !matches!(pool.growth(), Growth::Share(_)));
-                        minimum.is_none_or(|minimum| stage.slots(pool, &plan) >= minimum.slots)
-                    })
+                    stage
+                        .pools()
+                        .iter()
+                        .all(|pool| pool.minimum().is_none_or(|minimum| stage.slots(pool, &plan) >= minimum.slots))
                 })
         };
         let most_pages = self.page_size.pages_in(MAX_COUNT);
@@ -244,7 +349,8 @@ impl Planner {
 
     /// The error for a pool that no number of tokens makes large enough: its rule is to blame.
     fn never_enough(&self) -> Error {
-        let most = Plan { tokens: MAX_COUNT, requests: self.requests.at(MAX_COUNT), budget_bytes: 0 };
+        let requests = self.requests_at(MAX_COUNT, MAX_COUNT);
+        let most = Plan { tokens: MAX_COUNT, requests, share_slots: MAX_COUNT, budget_bytes: 0 };
         let pools = self.stages.iter().flat_map(|stage| stage.pools().iter().map(move |pool| (stage, pool)));
         let too_small = pools
             .into_iter()

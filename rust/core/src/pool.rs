@@ -1,7 +1,7 @@
 //! A pool: buffers that share one number of slots, and the rule by which that number grows.
 //! The search for the number of tokens is in `plan.rs`; which layers share a pool is in `runtime.rs`.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU64, NonZeroU128};
 
 use crate::error::{Error, Result};
 use crate::page::{Granularity, MAX_COUNT, PageSize};
@@ -15,8 +15,32 @@ const MAX_CELL_BYTES: u64 = 1 << 62;
 pub struct Buffer {
     /// Bytes that one slot takes in one such buffer.
     pub bytes_per_slot: NonZeroU64,
+    /// Bytes to whose multiple each page of the buffer is padded.
+    pub page_alignment: NonZeroU64,
     /// How many such buffers there are.
     pub count: NonZeroU64,
+}
+
+impl Buffer {
+    /// Bytes of one page of `slots`, padded.
+    fn page_bytes(&self, slots: u64) -> u128 {
+        let bytes = u128::from(slots).saturating_mul(self.bytes_per_slot.get().into());
+        if self.page_alignment == NonZeroU64::MIN {
+            return bytes;
+        }
+        let alignment = NonZeroU128::from(self.page_alignment);
+        bytes.div_ceil(alignment.get()).saturating_mul(alignment.get())
+    }
+
+    /// Bytes of `slots` that are never handed out: whole pages where pages are padded.
+    fn padding_bytes(&self, slots: u64, page_slots: u64) -> u128 {
+        if self.page_alignment == NonZeroU64::MIN {
+            return u128::from(slots).saturating_mul(self.bytes_per_slot.get().into());
+        }
+        let pages = slots.checked_div(page_slots).unwrap_or(0);
+        let part = slots.checked_rem(page_slots).unwrap_or(0) > 0;
+        u128::from(pages.saturating_add(part.into())).saturating_mul(self.page_bytes(page_slots))
+    }
 }
 
 /// How many slots a pool has when the anchor holds `T` tokens and the runtime serves `R` requests.
@@ -33,7 +57,8 @@ pub enum Growth {
         /// Whether the pool's tokens are all in the anchor too (a window's are; a state's are not).
         at_most_anchor: bool,
     },
-    /// As many as fit, padding included, in this share of the budget: recurrent state under `mamba_full_memory_ratio`.
+    /// As many as fit, padding included, in this share of the budget on every pipeline stage, beside what the pools of
+    /// [`Pool::within_share`] take: recurrent state under `mamba_full_memory_ratio`.
     Share(Ratio),
     /// `align_up(slots, page)`.
     Fixed(u64),
@@ -53,12 +78,19 @@ pub struct Minimum {
 pub struct Pool {
     name: String,
     page_size: PageSize,
+    /// Slots for each page by which the pool grows: the page's own, but for rings that follow the pages of another pool.
+    slots_per_page: NonZeroU64,
     padding_slots: u64,
     growth: Growth,
     buffers: Vec<Buffer>,
     cell_bytes: u64,
+    /// Bytes of one page and of the padding in all buffers together, where nothing is rounded to a granularity.
+    page_bytes: u128,
+    padding_bytes: u128,
     layers: Vec<u32>,
     span_tokens: Option<u64>,
+    request_slots: Option<NonZeroU64>,
+    within_share: bool,
     minimum: Option<Minimum>,
 }
 
@@ -81,26 +113,31 @@ impl Pool {
             _ => Ok(Self {
                 name: name.into(),
                 page_size,
+                slots_per_page: page_size.non_zero(),
                 padding_slots: 0,
                 growth,
                 buffers: Vec::new(),
                 cell_bytes: 0,
+                page_bytes: 0,
+                padding_bytes: 0,
                 layers: Vec::new(),
                 span_tokens: None,
+                request_slots: None,
+                within_share: false,
                 minimum: None,
             }),
         }
     }
 
-    /// The pool with the buffers of one more state of `layer`, `bytes_per_slot` each.
+    /// Adds the buffers of one more state of `layer`, `bytes_per_slot` each, their pages padded to `page_alignment` bytes.
     ///
     /// # Errors
     /// As [`Self::with_buffers`].
-    pub fn with_layer(mut self, layer: u32, bytes_per_slot: &[u64]) -> Result<Self> {
+    pub fn add_layer(&mut self, layer: u32, bytes_per_slot: &[u64], page_alignment: NonZeroU64) -> Result<()> {
         if self.layers.last() != Some(&layer) {
             self.layers.push(layer);
         }
-        self.with_buffers(bytes_per_slot)
+        self.add_buffers(bytes_per_slot, page_alignment)
     }
 
     /// The pool with more buffers, `bytes_per_slot` each, of no layer in particular. Zeros are left out.
@@ -108,6 +145,11 @@ impl Pool {
     /// # Errors
     /// [`Error::UnsupportedModel`] when a slot of all buffers together passes 2^62 bytes.
     pub fn with_buffers(mut self, bytes_per_slot: &[u64]) -> Result<Self> {
+        self.add_buffers(bytes_per_slot, NonZeroU64::MIN)?;
+        Ok(self)
+    }
+
+    fn add_buffers(&mut self, bytes_per_slot: &[u64], page_alignment: NonZeroU64) -> Result<()> {
         for bytes_per_slot in bytes_per_slot.iter().copied().filter_map(NonZeroU64::new) {
             self.cell_bytes =
                 self.cell_bytes.checked_add(bytes_per_slot.get()).filter(|&bytes| bytes <= MAX_CELL_BYTES).ok_or_else(
@@ -115,18 +157,56 @@ impl Pool {
                         message: format!("a slot of pool {} takes more than 2^62 bytes", self.name),
                     },
                 )?;
-            match self.buffers.iter_mut().find(|buffer| buffer.bytes_per_slot == bytes_per_slot) {
+            let equal = |buffer: &&mut Buffer| {
+                (buffer.bytes_per_slot, buffer.page_alignment) == (bytes_per_slot, page_alignment)
+            };
+            match self.buffers.iter_mut().find(equal) {
                 Some(buffer) => buffer.count = buffer.count.saturating_add(1),
-                None => self.buffers.push(Buffer { bytes_per_slot, count: NonZeroU64::MIN }),
+                None => self.buffers.push(Buffer { bytes_per_slot, page_alignment, count: NonZeroU64::MIN }),
             }
         }
-        Ok(self)
+        self.add_up();
+        Ok(())
+    }
+
+    /// Makes the sums again from the buffers.
+    fn add_up(&mut self) {
+        let (page, padding) = (self.slots_per_page.get(), self.padding_slots);
+        let sum = |bytes_of: &dyn Fn(&Buffer) -> u128| {
+            let bytes = self.buffers.iter().map(|buffer| bytes_of(buffer).saturating_mul(buffer.count.get().into()));
+            bytes.fold(0, u128::saturating_add)
+        };
+        (self.page_bytes, self.padding_bytes) =
+            (sum(&|buffer| buffer.page_bytes(page)), sum(&|buffer| buffer.padding_bytes(padding, page)));
     }
 
     /// The pool with `slots` that the runtime allocates and never hands out, if it has any buffers.
     #[must_use]
     pub fn with_padding(mut self, slots: u64) -> Self {
-        self.padding_slots = slots.min(1 << 32);
+        self.padding_slots = slots.min(1 << 33);
+        self.add_up();
+        self
+    }
+
+    /// The pool that has so many slots for each page by which its growth is counted: a ring for each page of another pool.
+    #[must_use]
+    pub fn with_slots_per_page(mut self, slots: NonZeroU64) -> Self {
+        self.slots_per_page = slots;
+        self.add_up();
+        self
+    }
+
+    /// The pool of which each request that is served holds `slots`: no more requests are served than that allows.
+    #[must_use]
+    pub fn with_request_slots(mut self, slots: NonZeroU64) -> Self {
+        self.request_slots = Some(slots);
+        self
+    }
+
+    /// The pool that follows requests and is paid for by the share of the budget that limits them.
+    #[must_use]
+    pub fn within_share(mut self) -> Self {
+        self.within_share = true;
         self
     }
 
@@ -192,17 +272,51 @@ impl Pool {
         self.minimum.as_ref()
     }
 
-    /// Slots when the anchor holds `tokens`, the runtime serves `requests`, and all pools share `budget_bytes`.
+    /// Slots that each request which is served holds, where that limits the requests.
     #[must_use]
-    pub fn slots(&self, tokens: u64, requests: u64, budget_bytes: u64, granularity: Granularity) -> u64 {
-        match self.growth {
+    pub fn request_slots(&self) -> Option<NonZeroU64> {
+        self.request_slots
+    }
+
+    /// Whether a share of the budget pays for it: see [`Growth::Share`].
+    #[must_use]
+    pub fn is_within_share(&self) -> bool {
+        self.within_share
+    }
+
+    /// Slots for each page by which the pool grows.
+    #[must_use]
+    pub fn slots_per_page(&self) -> NonZeroU64 {
+        self.slots_per_page
+    }
+
+    /// Bytes of one page, and of the padding, in all buffers together, without granularity.
+    pub(crate) fn page_and_padding_bytes(&self) -> (u128, u128) {
+        (self.page_bytes, self.padding_bytes)
+    }
+
+    /// Slots when the anchor holds `tokens`, the runtime serves `requests`, and the pools that share the budget have
+    /// `share_slots`.
+    #[must_use]
+    pub fn slots(&self, tokens: u64, requests: u64, share_slots: u64) -> u64 {
+        let slots = match self.growth {
             Growth::PerToken(ratio) => self.page_size.align_down(ratio.floor_of(tokens)),
             Growth::PerRequest { slots, base, at_most_anchor } => {
                 let held = self.page_size.align_up(slots.saturating_mul(requests).saturating_add(base));
                 if at_most_anchor { held.min(self.page_size.align_up(tokens)) } else { held }
             }
-            Growth::Share(ratio) => self.slots_within(ratio.floor_of(budget_bytes), granularity),
+            Growth::Share(_) => self.page_size.align_down(share_slots),
             Growth::Fixed(slots) => self.page_size.align_up(slots),
+        };
+        self.in_pages(slots)
+    }
+
+    /// `slots` in whole pages as the pool counts them: its own, or those of the pool whose pages it follows.
+    fn in_pages(&self, slots: u64) -> u64 {
+        if self.slots_per_page == self.page_size.non_zero() {
+            slots
+        } else {
+            self.page_size.pages_in(slots).saturating_mul(self.slots_per_page.get())
         }
     }
 
@@ -213,15 +327,17 @@ impl Pool {
             return 0;
         }
         // Saturating as the lint wants; MAX_CELL_BYTES keeps each product below 2^127, so nothing saturates.
-        let rows = u128::from(slots).saturating_add(self.padding_slots.into());
+        let pages = u128::from(slots / self.slots_per_page);
         if granularity == Granularity::BYTE {
-            return rows.saturating_mul(self.cell_bytes.into());
+            return pages.saturating_mul(self.page_bytes).saturating_add(self.padding_bytes);
         }
+        let page = self.slots_per_page.get();
         self.buffers
             .iter()
             .map(|buffer| {
-                let bytes = granularity.round_up(rows.saturating_mul(u128::from(buffer.bytes_per_slot.get())));
-                bytes.saturating_mul(u128::from(buffer.count.get()))
+                let bytes = pages.saturating_mul(buffer.page_bytes(page));
+                let bytes = bytes.saturating_add(buffer.padding_bytes(self.padding_slots, page));
+                granularity.round_up(bytes).saturating_mul(buffer.count.get().into())
             })
             .fold(0, u128::saturating_add)
     }
@@ -229,8 +345,13 @@ impl Pool {
     /// Bytes of the largest single buffer that `slots` and the padding take.
     #[must_use]
     pub fn largest_buffer_bytes(&self, slots: u64) -> u128 {
-        let widest = self.buffers.iter().map(|buffer| buffer.bytes_per_slot.get()).max().unwrap_or(0);
-        u128::from(slots).saturating_add(self.padding_slots.into()).saturating_mul(widest.into())
+        let page = self.slots_per_page.get();
+        let pages = u128::from(slots / self.slots_per_page);
+        let bytes = self.buffers.iter().map(|buffer| {
+            let padding = buffer.padding_bytes(self.padding_slots, page);
+            pages.saturating_mul(buffer.page_bytes(page)).saturating_add(padding)
+        });
+        bytes.max().unwrap_or(0)
     }
 
     /// Slots that one request of `tokens` (prompt and output) holds when it is complete.
@@ -239,29 +360,31 @@ impl Pool {
     /// With pages of 64 a window of 128 that ends inside a page touches three.
     #[must_use]
     pub fn slots_of_request(&self, tokens: u64) -> u64 {
+        if let Some(slots) = self.request_slots {
+            return slots.get();
+        }
         let all = self.page_size.align_up(tokens);
-        match (self.growth, self.span_tokens) {
-            (Growth::PerToken(ratio), None) => self.page_size.align_up(ratio.floor_of(all)),
+        let held = match (self.growth, self.span_tokens) {
+            (Growth::PerToken(ratio), None) => self.page_size.align_up(ratio.floor_of(tokens)),
             (_, Some(span)) => all.min(self.page_size.align_up(span).saturating_add(self.page_size.slots())),
             (Growth::PerRequest { slots, .. }, None) => slots,
             (Growth::Share(_) | Growth::Fixed(_), None) => 0,
-        }
+        };
+        self.in_pages(held)
     }
 
-    /// The most slots, in whole pages, that `bytes` hold.
-    fn slots_within(&self, bytes: u64, granularity: Granularity) -> u64 {
-        let Some(cell) = NonZeroU64::new(self.cell_bytes) else { return 0 };
-        let fits = |pages: u64| self.bytes(pages.saturating_mul(self.page_size.slots()), granularity) <= bytes.into();
+    /// The most slots, in whole pages, that `bytes` hold beside what `beside_bytes` says that so many slots need.
+    pub(crate) fn slots_within(&self, bytes: u64, granularity: Granularity, beside: &dyn Fn(u64) -> u128) -> u64 {
+        let Some(cell) = NonZeroU64::new(self.cell_bytes) else { return MAX_COUNT };
+        let fits = |pages: u64| {
+            let slots = pages.saturating_mul(self.page_size.slots());
+            self.bytes(slots, granularity).saturating_add(beside(slots)) <= bytes.into()
+        };
         if !fits(0) {
             return 0;
         }
         let most = self.page_size.pages_in(bytes / cell);
-        let rounding = self.buffers.iter().map(|buffer| buffer.count.get()).fold(0, u64::saturating_add);
-        let rounding = u128::from(rounding).saturating_mul(granularity.bytes().into());
-        let rounding = u64::try_from(rounding).unwrap_or(u64::MAX);
-        let padding = self.padding_slots.saturating_add(self.page_size.slots());
-        let least = self.page_size.pages_in((bytes.saturating_sub(rounding) / cell).saturating_sub(padding));
-        last_true(least, most, fits).saturating_mul(self.page_size.slots())
+        last_true(0, most, fits).saturating_mul(self.page_size.slots())
     }
 }
 

@@ -1,24 +1,17 @@
-//! How a runtime serves a model, and the pools that follow from it for each pipeline stage.
-//! The names are those of SGLang's options; the pools themselves are in `pool.rs`, the search in `plan.rs`.
+//! How a runtime serves a model: the options, and the planner that follows from them.
+//! The names are those of SGLang's options; which pools a model needs is in `layout.rs`, the search in `plan.rs`.
 
 use std::num::{NonZeroU32, NonZeroU64};
 
-use crate::cell::{CacheFormat, buffers_of};
+use crate::cell::{CacheFormat, Ranks};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::layer::{Layer, Span};
+use crate::layer::Layer;
+use crate::layout::Layout;
 use crate::page::{Granularity, MAX_COUNT, PageSize};
 use crate::plan::{MOST_ESTIMATED_REQUESTS, Planner, Requests};
-use crate::pool::{Growth, Pool};
 use crate::ratio::Ratio;
 use crate::stage::Stage;
-
-/// Slots of a request-table row beyond the context, for tokens in flight.
-/// SGLang 0.5.23, `ReqToTokenPool`: rows of 8,196 for a context of 8,192.
-const REQUEST_TABLE_MARGIN: u64 = 4;
-
-/// Bytes of one entry of the request table: a 32-bit slot number.
-const REQUEST_TABLE_ENTRY_BYTES: u64 = 4;
 
 /// How the layers with a window or a chunk are pooled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,8 +20,48 @@ pub enum WindowRule {
     KeepAll,
     /// In a pool of their own with this many slots for each token of the full pool (`swa_full_tokens_ratio`).
     Ratio(Ratio),
-    /// In a pool of their own, as large as the requests that it must hold need.
-    RequestCap,
+    /// In a pool of their own, as large as the requests that it must hold need, and so many cached prefixes for each.
+    RequestCap {
+        /// Prefixes that stay reusable for each request: the last window of each is kept.
+        prefix_tails: u64,
+    },
+}
+
+/// How the pool of recurrent state is sized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StateRule {
+    /// With so many slots (`max_mamba_cache_size`).
+    Slots(NonZeroU64),
+    /// With a slot for each request that the operator allows (no radix cache).
+    Requests,
+    /// With `r / (1 + r)` of the budget (`mamba_full_memory_ratio`).
+    Ratio(Ratio),
+}
+
+/// Drafting tokens that the model then verifies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Speculation {
+    /// Tokens that are verified at once.
+    pub draft_tokens: NonZeroU64,
+    /// Steps of the draft model.
+    pub steps: NonZeroU64,
+    /// Branches of each step.
+    pub topk: NonZeroU64,
+}
+
+impl Speculation {
+    /// Slots that one decode step of a request takes.
+    ///
+    /// SGLang 0.5.23, `spec_decode_alloc_len_per_request`: branches with pages of their own are rounded up each.
+    pub(crate) fn step_slots(self, page: PageSize) -> u64 {
+        let (steps, topk) = (self.steps.get(), self.topk.get());
+        let branches = if page == PageSize::ONE || topk == 1 {
+            steps.saturating_mul(topk)
+        } else {
+            page.align_up(steps.saturating_add(page.slots())).saturating_mul(topk)
+        };
+        branches.max(self.draft_tokens.get())
+    }
 }
 
 /// Which part of serving this runtime does (`disaggregation_mode`).
@@ -45,10 +78,12 @@ pub enum Disaggregation {
 /// How a runtime serves a model. Counts are of one data-parallel worker.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Runtime {
-    /// Ranks that divide the heads of each layer.
-    pub tp_size: NonZeroU32,
+    /// Ranks that divide the heads of each layer, and those among them that divide the tokens of a request.
+    pub ranks: Ranks,
     /// Pipeline stages, each with a contiguous range of layers.
     pub pp_size: NonZeroU32,
+    /// Layers of each stage, where they are not divided evenly.
+    pub pp_layer_partition: Option<Vec<u32>>,
     /// Slots in a page of the token pools.
     pub page_size: PageSize,
     /// How the caches are stored.
@@ -57,6 +92,12 @@ pub struct Runtime {
     pub context_length: NonZeroU64,
     /// How window layers are pooled.
     pub window_rule: WindowRule,
+    /// How recurrent state is pooled.
+    pub state_rule: StateRule,
+    /// State slots that one request holds, those of cached prefixes and of buffers included.
+    pub state_slots_per_request: NonZeroU64,
+    /// Whether tokens are drafted.
+    pub speculation: Option<Speculation>,
     /// Upper limit of the tokens.
     pub max_total_tokens: Option<u64>,
     /// Requests served at once, if the operator says so.
@@ -90,12 +131,16 @@ impl Runtime {
                 Error::invalid("context_length", &context_length, "pass a number of tokens from 1 to 2^40 - 1")
             })?;
         Ok(Self {
-            tp_size: NonZeroU32::MIN,
+            ranks: Ranks::new(NonZeroU32::MIN),
             pp_size: NonZeroU32::MIN,
+            pp_layer_partition: None,
             page_size: PageSize::ONE,
             format: CacheFormat::new(Dtype::Bfloat16),
             context_length,
             window_rule: WindowRule::Ratio(Ratio::new(4, 5)?),
+            state_rule: StateRule::Ratio(Ratio::new(9, 10)?),
+            state_slots_per_request: NonZeroU64::MIN.saturating_add(2),
+            speculation: None,
             max_total_tokens: None,
             max_running_requests: None,
             request_tokens: None,
@@ -109,47 +154,58 @@ impl Runtime {
         })
     }
 
-    /// The planner of `layers`, one entry a layer of the whole model.
+    /// The planner of `layers`, one entry a layer of the whole model, and of the `drafts` that are served beside them, whose
+    /// layers are all on the last stage.
     ///
     /// # Errors
     /// [`Error::InvalidOption`] for an option that does not fit the model or another option, [`Error::UnsupportedModel`] for
     /// a model that keeps nothing.
-    pub fn create_planner(&self, layers: &[Layer]) -> Result<Planner> {
+    pub fn create_planner(&self, layers: &[Layer], drafts: &[Layer]) -> Result<Planner> {
         self.check_options(layers)?;
-        let windows = Windows::of(layers, self)?;
-        let stages = self
-            .stage_layers(layers.len())
-            .into_iter()
-            .map(|range| Stage::new(self.pools(layers, range, &windows)?, self.page_size, self.granularity))
-            .collect::<Result<_>>()?;
+        let layout = Layout::of(layers, drafts, self)?;
+        let ranges = self.stage_layers(layers.len());
+        let last = ranges.len().saturating_sub(1);
+        let stages = ranges.into_iter().enumerate().map(|(stage, range)| {
+            let drafts = if stage == last { drafts } else { &[] };
+            Stage::new(layout.pools(layers, range, drafts)?, layout.page_size(), self.granularity)
+        });
+        let stages = stages.collect::<Result<_>>()?;
         let requests = match self.max_running_requests {
             Some(requests) => Requests::AtMost(requests),
+            None if layout.has_encoder() => Requests::WholeContexts { context_length: self.context_length },
             None => Requests::Estimated { context_length: self.context_length },
         };
-        Planner::new(stages, self.page_size, requests, self.max_total_tokens)
+        Planner::new(stages, layout.page_size(), requests, layout.max_tokens())
     }
 
     /// `error`, with the values of other options with which `available_bytes` would do: the least ratio in hundredths, the
     /// fewest ranks in powers of two, the most requests in halves of those that the least plan serves.
     #[must_use]
-    pub fn with_alternatives(&self, layers: &[Layer], error: Error) -> Error {
+    pub fn with_alternatives(&self, layers: &[Layer], drafts: &[Layer], error: Error) -> Error {
         let Error::InsufficientMemory { available_bytes, required_bytes, reason, .. } = error else { return error };
         let budget = u64::try_from(available_bytes).unwrap_or(0);
-        let works = |runtime: &Self| runtime.create_planner(layers).is_ok_and(|planner| planner.plan(budget).is_ok());
-        let ratios = (1..=100).filter_map(|hundredths| Ratio::new(hundredths, 100).ok());
+        let works =
+            |runtime: &Self| runtime.create_planner(layers, drafts).is_ok_and(|planner| planner.plan(budget).is_ok());
+        let ratios = || (1..=100).filter_map(|hundredths| Ratio::new(hundredths, 100).ok());
         let ratio = matches!(self.window_rule, WindowRule::Ratio(_))
+            .then(|| ratios().find(|&ratio| works(&Self { window_rule: WindowRule::Ratio(ratio), ..self.clone() })))
+            .flatten();
+        let state_ratio = matches!(self.state_rule, StateRule::Ratio(_))
             .then(|| {
-                ratios.into_iter().find(|&ratio| works(&Self { window_rule: WindowRule::Ratio(ratio), ..self.clone() }))
+                let mut ratios = (1..=90).filter_map(|tenths| Ratio::new(tenths, 10).ok());
+                ratios.find(|&ratio| works(&Self { state_rule: StateRule::Ratio(ratio), ..self.clone() }))
             })
             .flatten();
-        let ranks = std::iter::successors(self.tp_size.checked_mul(TWO), |size| size.checked_mul(TWO)).take(6);
-        let tp_size = ranks.into_iter().find(|&tp_size| works(&Self { tp_size, ..self.clone() }));
+        let ranks = std::iter::successors(self.ranks.tp_size.checked_mul(TWO), |size| size.checked_mul(TWO)).take(6);
+        let tp_size =
+            ranks.into_iter().find(|&tp_size| works(&Self { ranks: Ranks { tp_size, ..self.ranks }, ..self.clone() }));
         let served = self.max_running_requests.map_or(MOST_ESTIMATED_REQUESTS, NonZeroU64::get);
         let fewer = std::iter::successors(NonZeroU64::new(served / 2), |requests| NonZeroU64::new(requests.get() / 2));
         let requests =
             fewer.into_iter().find(|&requests| works(&Self { max_running_requests: Some(requests), ..self.clone() }));
         let alternatives = [
             ("swa_full_tokens_ratio", ratio.map(|ratio| ratio.to_string())),
+            ("mamba_full_memory_ratio", state_ratio.map(|ratio| ratio.to_string())),
             ("tp_size", tp_size.map(|size| size.to_string())),
             ("max_running_requests", requests.map(|requests| requests.to_string())),
         ];
@@ -162,7 +218,8 @@ impl Runtime {
         if self.pp_size.get() > count.max(1) {
             return Err(Error::invalid("pp_size", &self.pp_size, format!("the model has {count} layers")));
         }
-        if self.window_rule == WindowRule::RequestCap && self.max_running_requests.is_none() {
+        self.check_partition(count)?;
+        if matches!(self.window_rule, WindowRule::RequestCap { .. }) && self.max_running_requests.is_none() {
             return Err(Error::invalid(
                 "max_running_requests",
                 &"None",
@@ -180,6 +237,9 @@ impl Runtime {
             ("max_running_requests", self.max_running_requests.map(NonZeroU64::get)),
             ("chunked_prefill_size", self.chunked_prefill_size.map(NonZeroU64::get)),
             ("swa_eviction_interval", Some(self.swa_eviction_interval)),
+            ("speculative_num_draft_tokens", self.speculation.map(|speculation| speculation.draft_tokens.get())),
+            ("speculative_num_steps", self.speculation.map(|speculation| speculation.steps.get())),
+            ("speculative_eagle_topk", self.speculation.map(|speculation| speculation.topk.get())),
         ];
         for (option, value) in counts {
             if let Some(value) = value.filter(|&value| value >= 1 << 32) {
@@ -194,140 +254,39 @@ impl Runtime {
         }
     }
 
-    /// The layers of each stage: equal parts, and the last `layers mod stages` own one more.
+    /// A partition names every stage, each with a layer at least, and every layer once.
+    fn check_partition(&self, layers: u32) -> Result<()> {
+        let Some(partition) = &self.pp_layer_partition else { return Ok(()) };
+        let sum = partition.iter().try_fold(0_u32, |sum, &stage| sum.checked_add(stage));
+        let stages = u32::try_from(partition.len()).unwrap_or(u32::MAX);
+        if sum == Some(layers) && stages == self.pp_size.get() && !partition.contains(&0) {
+            return Ok(());
+        }
+        let given: Vec<_> = partition.iter().map(u32::to_string).collect();
+        Err(Error::invalid(
+            "pp_layer_partition",
+            &given.join(","),
+            format!("pass {} numbers of at least 1 that add up to {layers} layers", self.pp_size),
+        ))
+    }
+
+    /// The layers of each stage: those of the partition, or equal parts of which the last `layers mod stages` own one more.
     fn stage_layers(&self, layers: usize) -> Vec<std::ops::Range<usize>> {
         let stages = usize::try_from(self.pp_size.get()).unwrap_or(usize::MAX);
         let each = layers.checked_div(stages).unwrap_or(0);
         let longer_from = stages.saturating_sub(layers.checked_rem(stages).unwrap_or(0));
-        let mut start = 0_usize;
-        (0..stages)
-            .map(|stage| {
-                let end = start.saturating_add(each).saturating_add(usize::from(stage >= longer_from));
-                std::mem::replace(&mut start, end)..end
-            })
-            .collect()
-    }
-
-    /// The pools of one stage, the same on every stage but for the layers in them.
-    fn pools(&self, layers: &[Layer], range: std::ops::Range<usize>, windows: &Windows) -> Result<Vec<Pool>> {
-        let mut full = windows.full.then(|| self.full_pool()).transpose()?;
-        let mut swa = windows.tokens.map(|tokens| self.window_pool(windows, tokens)).transpose()?;
-        for (index, layer) in layers.iter().enumerate().take(range.end).skip(range.start) {
-            let index = u32::try_from(index).unwrap_or(u32::MAX);
-            for state in layer.states() {
-                let bytes = buffers_of(state, self.format, self.tp_size)?;
-                let pool = if state.span() == Span::Full || swa.is_none() { &mut full } else { &mut swa };
-                *pool = pool.take().map(|pool| pool.with_layer(index, &bytes)).transpose()?;
-            }
-        }
-        let table = self.count_request_table.then(|| self.request_table()).transpose()?;
-        Ok(full.into_iter().chain(swa).chain(table).collect())
-    }
-
-    /// A slot for each token.
-    fn full_pool(&self) -> Result<Pool> {
-        let pool = Pool::new("full", self.page_size, Growth::PerToken(Ratio::ONE))?.with_padding(self.padding());
-        Ok(match self.request_tokens {
-            None => pool,
-            Some(tokens) => pool.with_minimum(
-                self.page_size.align_up(tokens.get()),
-                format!("it must hold a request of {tokens} tokens"),
-            ),
-        })
-    }
-
-    /// Slots for the tokens that windows of `window` tokens can still see.
-    fn window_pool(&self, windows: &Windows, window: u64) -> Result<Pool> {
-        let growth = match self.window_rule {
-            WindowRule::RequestCap if windows.full => self.request_cap(window),
-            WindowRule::Ratio(ratio) if windows.full => Growth::PerToken(ratio),
-            // Without a full pool the window pool is the anchor.
-            _ => Growth::PerToken(Ratio::ONE),
+        let evenly = (0..stages).map(|stage| each.saturating_add(usize::from(stage >= longer_from)));
+        let counts: Vec<_> = match &self.pp_layer_partition {
+            Some(partition) => partition.iter().map(|&count| usize::try_from(count).unwrap_or(usize::MAX)).collect(),
+            None => evenly.collect(),
         };
-        let (slots, reason) = self.window_minimum(window);
-        Ok(Pool::new("swa", self.page_size, growth)?
-            .with_padding(self.padding())
-            .with_span(window)
-            .with_minimum(slots, reason))
-    }
-
-    /// The window slots that a batch of requests holds, and never more than the full pool.
-    ///
-    /// SGLang 0.5.23, `SWARequestCapPoolConfigurator`. With 64 requests, a window of 128, pages of 64 and two chunks of
-    /// 8,192 in flight: `(128 + 128 + 64 + 64) · 64 + 2 · 8192 + 64 = 41,024`.
-    fn request_cap(&self, window: u64) -> Growth {
-        let page = self.page_size.slots();
-        let trail = window.saturating_add(self.swa_eviction_interval).saturating_add(page);
-        let chunks_in_flight = if self.overlap_schedule { 2 } else { 1 };
-        let prefill = self.chunked_prefill_size.map_or(0, NonZeroU64::get).saturating_mul(chunks_in_flight);
-        Growth::PerRequest {
-            // Each request decodes into a page beyond its trail.
-            slots: trail.saturating_add(page),
-            base: if self.disaggregation == Disaggregation::Decode { 0 } else { prefill.saturating_add(page) },
-            at_most_anchor: true,
-        }
-    }
-
-    /// The window slots without which no request, or not one of `request_tokens`, can run.
-    ///
-    /// SGLang 0.5.23 refuses a pool that does not exceed window + page; a prefill chunk is held beside the window.
-    fn window_minimum(&self, window: u64) -> (u64, String) {
-        let page = self.page_size.slots();
-        let floor = window.saturating_add(page);
-        let mut minimum =
-            (floor.saturating_add(1), format!("it must exceed a window of {window} tokens and a page of {page}"));
-        let chunk = self.chunked_prefill_size.filter(|_| self.disaggregation != Disaggregation::Decode);
-        if let Some(chunk) = chunk.map(|chunk| chunk.min(self.context_length).get()) {
-            let reason =
-                format!("it must hold a window of {window} tokens, a page of {page} and a prefill chunk of {chunk}");
-            minimum = minimum.max((floor.saturating_add(chunk), reason));
-        }
-        if let Some(tokens) = self.request_tokens {
-            let held = self.page_size.align_up(window).saturating_add(page).min(self.page_size.align_up(tokens.get()));
-            minimum =
-                minimum.max((held, format!("it must hold the window of {window} of a request of {tokens} tokens")));
-        }
-        minimum
-    }
-
-    /// One row of slot numbers for each request, and one that is never handed out.
-    fn request_table(&self) -> Result<Pool> {
-        let row =
-            self.context_length.get().saturating_add(REQUEST_TABLE_MARGIN).saturating_mul(REQUEST_TABLE_ENTRY_BYTES);
-        let growth = Growth::PerRequest { slots: 1, base: 0, at_most_anchor: false };
-        Pool::new("request_table", PageSize::ONE, growth)?.with_padding(1).with_buffers(&[row])
-    }
-
-    fn padding(&self) -> u64 {
-        if self.count_padding { self.page_size.slots() } else { 0 }
+        let mut start = 0_usize;
+        let ranges = counts.into_iter().map(|count| {
+            let end = start.saturating_add(count);
+            std::mem::replace(&mut start, end)..end
+        });
+        ranges.collect()
     }
 }
 
 const TWO: NonZeroU32 = NonZeroU32::MIN.saturating_add(1);
-
-/// What the whole model needs, so that all stages have the same pools.
-struct Windows {
-    /// Whether any layer keeps every token.
-    full: bool,
-    /// The longest window or chunk, no longer than the context.
-    tokens: Option<u64>,
-}
-
-impl Windows {
-    fn of(layers: &[Layer], runtime: &Runtime) -> Result<Self> {
-        let spans = || layers.iter().flat_map(Layer::states).map(crate::layer::State::span);
-        if spans().next().is_none() {
-            return Err(Error::UnsupportedModel {
-                message: "no layer of the model keeps anything that a pool could hold".into(),
-            });
-        }
-        if runtime.window_rule == WindowRule::KeepAll {
-            return Ok(Self { full: true, tokens: None });
-        }
-        let longest = spans().filter_map(Span::tokens).max();
-        Ok(Self {
-            full: spans().any(|span| span == Span::Full),
-            tokens: longest.map(|tokens| u64::from(tokens).min(runtime.context_length.get())),
-        })
-    }
-}

@@ -5,7 +5,7 @@ use std::num::NonZeroU128;
 
 use crate::error::{Error, Result};
 use crate::page::{Granularity, PageSize};
-use crate::plan::{Plan, Requests};
+use crate::plan::Plan;
 use crate::pool::{Growth, Pool, last_true};
 
 /// The pools of one pipeline stage, on one rank.
@@ -74,7 +74,7 @@ impl Stage {
     /// Slots of `pool` under `plan`.
     #[must_use]
     pub fn slots(&self, pool: &Pool, plan: &Plan) -> u64 {
-        pool.slots(plan.tokens, plan.requests, plan.budget_bytes, self.granularity)
+        pool.slots(plan.tokens, plan.requests, plan.share_slots)
     }
 
     /// Bytes of `pool` under `plan`, padding slots and rounding included.
@@ -95,20 +95,53 @@ impl Stage {
         others.map(|pool| self.pool_bytes(pool, plan)).fold(0, u128::saturating_add)
     }
 
-    /// The least budget of which `pool`'s share holds its minimum.
-    pub(crate) fn least_budget_of_share(&self, pool: &Pool) -> u128 {
-        match (pool.growth(), pool.minimum()) {
-            (Growth::Share(ratio), Some(minimum)) => {
-                let bytes = pool.bytes(pool.page_size().align_up(minimum.slots), self.granularity);
-                u64::try_from(bytes).map_or(u128::MAX, |bytes| ratio.tokens_for(bytes).into())
-            }
-            _ => 0,
-        }
+    /// The most slots that the shares of `budget_bytes` hold; `None` where no pool has a share.
+    pub(crate) fn share_slots(&self, budget_bytes: u64) -> Option<u64> {
+        let slots = self.shares().map(|(pool, ratio)| {
+            let beside = |slots: u64| self.within_share_bytes(pool, slots);
+            let beside: &dyn Fn(u64) -> u128 = if self.has_within_share() { &beside } else { &|_| 0 };
+            pool.slots_within(ratio.floor_of(budget_bytes), self.granularity, beside)
+        });
+        slots.min()
     }
 
-    /// The most tokens, in whole pages up to `max_tokens`, that `budget_bytes` hold.
-    pub(crate) fn tokens_within(&self, budget_bytes: u64, requests: Requests, page: PageSize, max_tokens: u64) -> u64 {
-        let plan_at = |tokens: u64| Plan { tokens, requests: requests.at(tokens), budget_bytes };
+    /// The least budget of which every share holds its minimum.
+    pub(crate) fn least_budget_of_shares(&self) -> u128 {
+        let budgets = self.shares().filter_map(|(pool, ratio)| {
+            let slots = pool.page_size().align_up(pool.minimum()?.slots);
+            let bytes = pool.bytes(slots, self.granularity).saturating_add(self.within_share_bytes(pool, slots));
+            Some(u64::try_from(bytes).map_or(u128::MAX, |bytes| ratio.tokens_for(bytes).into()))
+        });
+        budgets.max().unwrap_or(0)
+    }
+
+    fn shares(&self) -> impl Iterator<Item = (&Pool, crate::ratio::Ratio)> {
+        self.pools.iter().filter_map(|pool| match pool.growth() {
+            Growth::Share(ratio) => Some((pool, ratio)),
+            _ => None,
+        })
+    }
+
+    fn has_within_share(&self) -> bool {
+        self.pools.iter().any(Pool::is_within_share)
+    }
+
+    /// Bytes of the pools that a share pays for when it has `slots`.
+    fn within_share_bytes(&self, share: &Pool, slots: u64) -> u128 {
+        let requests = share.request_slots().map_or(0, |held| slots / held);
+        let pools = self.pools.iter().filter(|pool| pool.is_within_share());
+        pools.map(|pool| pool.bytes(pool.slots(0, requests, slots), self.granularity)).fold(0, u128::saturating_add)
+    }
+
+    /// The most tokens, in whole pages up to `max_tokens`, that `budget_bytes` hold beside `share_slots`.
+    pub(crate) fn tokens_within(
+        &self,
+        (budget_bytes, share_slots): (u64, u64),
+        requests: &dyn Fn(u64) -> u64,
+        page: PageSize,
+        max_tokens: u64,
+    ) -> u64 {
+        let plan_at = |tokens: u64| Plan { tokens, requests: requests(tokens), share_slots, budget_bytes };
         let fits = |pages: u64| self.bytes(&plan_at(pages.saturating_mul(page.slots()))) <= budget_bytes.into();
         let budget = u128::from(budget_bytes);
         let (mut low, mut high) = (0, page.align_down(max_tokens));
@@ -136,19 +169,25 @@ impl Bounds {
         for pool in pools {
             cells = cells.checked_add(pool.cell_bytes()).filter(|&bytes| bytes <= 1 << 62)?;
             let Growth::PerToken(ratio) = pool.growth() else { continue };
-            let cell = u128::from(pool.cell_bytes());
-            let (numerator, denominator) = (u128::from(ratio.numerator()), NonZeroU128::from(ratio.denominator()));
-            // a/b + c/d = (a·d + c·b) / (b·d)
-            bounds.numerator = bounds
-                .numerator
-                .checked_mul(denominator.get())?
-                .checked_add(cell.checked_mul(numerator)?.checked_mul(bounds.denominator.get())?)?;
-            bounds.denominator = bounds.denominator.checked_mul(denominator)?;
-            bounds.padding = bounds.padding.checked_add(cell.checked_mul(pool.padding_slots().into())?)?;
+            let (page_bytes, padding_bytes) = pool.page_and_padding_bytes();
+            let page_slots = u128::from(pool.page_size().slots());
+            // The bytes of one of the slots that the ratio counts: a page's, by its slots.
+            let (cell, per) = match page_bytes.checked_rem(page_slots) {
+                Some(0) => (page_bytes.checked_div(page_slots)?, 1),
+                _ => (page_bytes, page_slots),
+            };
+            let numerator = u128::from(ratio.numerator());
+            let denominator = NonZeroU128::from(ratio.denominator()).checked_mul(NonZeroU128::new(per)?)?;
+            // a/b + c/d = (a · d/g + c · b/g) / (b · d/g), where g is the greatest common divisor of b and d.
+            let divisor = greatest_common_divisor(bounds.denominator, denominator);
+            let (own, others) = (denominator.get() / divisor, bounds.denominator.get() / divisor);
+            bounds.numerator =
+                bounds.numerator.checked_mul(own)?.checked_add(cell.checked_mul(numerator)?.checked_mul(others)?)?;
+            bounds.denominator = bounds.denominator.checked_mul(NonZeroU128::new(own)?)?;
+            bounds.padding = bounds.padding.checked_add(padding_bytes)?;
             let exact =
-                numerator == denominator.get() && anchor_page_size.slots().is_multiple_of(pool.page_size().slots());
-            let page = if exact { 0 } else { u128::from(pool.page_size().slots()) };
-            bounds.rounding_down = bounds.rounding_down.checked_add(cell.checked_mul(page)?)?;
+                ratio == crate::ratio::Ratio::ONE && anchor_page_size.slots().is_multiple_of(pool.page_size().slots());
+            bounds.rounding_down = bounds.rounding_down.checked_add(if exact { 0 } else { page_bytes })?;
             let granule = u128::from(granularity.bytes().saturating_sub(1));
             let buffers =
                 pool.buffers().iter().map(|buffer| u128::from(buffer.count.get())).fold(0, u128::saturating_add);
@@ -177,6 +216,13 @@ impl Bounds {
             _ => u64::MAX,
         }
     }
+}
+
+fn greatest_common_divisor(mut a: NonZeroU128, mut b: NonZeroU128) -> NonZeroU128 {
+    while let Some(rest) = NonZeroU128::new(a.get() % b) {
+        (a, b) = (b, rest);
+    }
+    b
 }
 
 /// The number, or the largest that there is: above every count and budget.

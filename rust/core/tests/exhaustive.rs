@@ -30,13 +30,24 @@ impl Small {
     }
 
     /// The definition, word for word, in the plainest arithmetic.
-    fn bytes(self, tokens: u64, requests: u64, budget: u64, granule: u64) -> u64 {
-        let round_up = |bytes: u64| (0..).map(|i| i * granule).find(|&up| up >= bytes).unwrap();
-        let cost = |slots: u64| if self.cell == 0 { 0 } else { round_up((slots + self.padding) * self.cell) };
-        cost(self.slots(tokens, requests, budget, cost))
+    fn bytes(self, tokens: u64, requests: u64, share_slots: u64, granule: u64) -> u64 {
+        self.cost(self.slots(tokens, requests, share_slots), granule)
     }
 
-    fn slots(self, tokens: u64, requests: u64, budget: u64, cost: impl Fn(u64) -> u64) -> u64 {
+    fn cost(self, slots: u64, granule: u64) -> u64 {
+        let round_up = |bytes: u64| (0..).map(|i| i * granule).find(|&up| up >= bytes).unwrap();
+        if self.cell == 0 { 0 } else { round_up((slots + self.padding) * self.cell) }
+    }
+
+    /// The most slots that the share of the budget holds, if the pool has one.
+    fn share(self, budget: u64, granule: u64) -> Option<u64> {
+        let Growth::Share(ratio) = self.growth else { return None };
+        let share = budget * ratio.numerator() / ratio.denominator();
+        let pages = (0..).map(|pages| pages * self.page);
+        Some(pages.take_while(|&slots| self.cost(slots, granule) <= share).last().unwrap_or(0))
+    }
+
+    fn slots(self, tokens: u64, requests: u64, share_slots: u64) -> u64 {
         let down = |slots: u64| slots / self.page * self.page;
         let up = |slots: u64| slots.div_ceil(self.page) * self.page;
         match self.growth {
@@ -44,23 +55,23 @@ impl Small {
             Growth::PerRequest { slots, base, at_most_anchor: false } => up(slots * requests + base),
             Growth::PerRequest { slots, base, at_most_anchor: true } => up(slots * requests + base).min(up(tokens)),
             Growth::Fixed(slots) => up(slots),
-            Growth::Share(ratio) => {
-                let share = budget * ratio.numerator() / ratio.denominator();
-                if self.cell == 0 {
-                    return 0;
-                }
-                (0..).map(|pages| pages * self.page).take_while(|&slots| cost(slots) <= share).last().unwrap_or(0)
-            }
+            Growth::Share(_) => down(share_slots),
         }
     }
 }
 
 /// The most tokens of which a scan from zero finds that they fit.
 fn scan(pools: &[Small], page: u64, requests: Requests, budget: u64, granule: u64, max_tokens: u64) -> u64 {
+    let bytes = |tokens: u64, share_slots: u64| -> u64 {
+        pools.iter().map(|pool| pool.bytes(tokens, requests.at(tokens), share_slots, granule)).sum()
+    };
+    // A share takes no more than leaves room for one request, of two tokens.
+    let share = pools.iter().filter_map(|pool| pool.share(budget, granule)).min().unwrap_or(0);
+    let least = 2_u64.div_ceil(page) * page;
+    let share = (0..=share).rev().find(|&slots| bytes(least, slots) <= budget).unwrap_or(share);
     let mut best = 0;
     for tokens in (0..=max_tokens).step_by(page as usize) {
-        let bytes: u64 = pools.iter().map(|pool| pool.bytes(tokens, requests.at(tokens), budget, granule)).sum();
-        if bytes > budget {
+        if bytes(tokens, share) > budget {
             break;
         }
         best = tokens;
@@ -94,8 +105,7 @@ fn compare(
             Ok(plan) => assert_eq!(plan.tokens, expected, "{pools:?} page {page} budget {budget} granule {granule}"),
             Err(Error::InsufficientMemory { required_bytes, .. }) => {
                 assert!(expected < 2, "{pools:?} page {page} budget {budget}: refused, a scan finds {expected}");
-                let has_share = pools.iter().any(|pool| matches!(pool.growth, Growth::Share(_)));
-                assert!(has_share || required_bytes > u128::from(budget));
+                assert!(required_bytes > u128::from(budget));
             }
             Err(error) => panic!("{error}"),
         }

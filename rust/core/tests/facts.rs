@@ -11,7 +11,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 
 use poolplan_core::{
     Attention, CacheFormat, Disaggregation, Dtype, Error, Granularity, IndexFormat, IndexKey, LatentAttention, Layer,
-    PageSize, Ratio, Runtime, Span, SplitPart, State, WindowRule, cell_bytes, heads_on_rank, split_budget,
+    PageSize, Ranks, Ratio, Runtime, Span, SplitPart, State, WindowRule, cell_bytes, heads_on_rank, split_budget,
 };
 
 fn heads(num_kv_heads: u32, head_dim: u32, v_head_dim: u32, span: Span) -> State {
@@ -29,23 +29,23 @@ fn a_cell_takes_the_bytes_that_sglang_prices() {
     let v3 = State::Latent(LatentAttention::new(512, 64, Span::Full).unwrap());
     let mimo_full = heads(4, 192, 128, Span::Full);
     let cases = [
-        (llama, Dtype::Bfloat16, 1, 131_072 / 32),
-        (llama, Dtype::Bfloat16, 16, 16_384 / 32),
-        (llama, Dtype::Fp8E4m3, 1, 65_536 / 32),
-        (llama, Dtype::Mxfp8, 1, 67_584 / 32),
-        (llama, Dtype::Fp4MxBlock16, 1, 36_864 / 32),
-        (llama, Dtype::Nvfp4, 1, 36_864 / 32),
-        (v3, Dtype::Bfloat16, 1, 70_272 / 61),
-        (v3, Dtype::Bfloat16, 8, 70_272 / 61),
-        (v3, Dtype::Fp8E4m3, 8, 35_136 / 61),
-        (v3, Dtype::Nvfp4, 8, 19_764 / 61),
-        (mimo_full, Dtype::Bfloat16, 1, 23_040 / 9),
-        (mimo_full, Dtype::Bfloat16, 4, 640),
-        (mimo_full, Dtype::Bfloat16, 8, 640),
+        (llama.clone(), Dtype::Bfloat16, 1, 131_072 / 32),
+        (llama.clone(), Dtype::Bfloat16, 16, 16_384 / 32),
+        (llama.clone(), Dtype::Fp8E4m3, 1, 65_536 / 32),
+        (llama.clone(), Dtype::Mxfp8, 1, 67_584 / 32),
+        (llama.clone(), Dtype::Fp4MxBlock16, 1, 36_864 / 32),
+        (llama.clone(), Dtype::Nvfp4, 1, 36_864 / 32),
+        (v3.clone(), Dtype::Bfloat16, 1, 70_272 / 61),
+        (v3.clone(), Dtype::Bfloat16, 8, 70_272 / 61),
+        (v3.clone(), Dtype::Fp8E4m3, 8, 35_136 / 61),
+        (v3.clone(), Dtype::Nvfp4, 8, 19_764 / 61),
+        (mimo_full.clone(), Dtype::Bfloat16, 1, 23_040 / 9),
+        (mimo_full.clone(), Dtype::Bfloat16, 4, 640),
+        (mimo_full.clone(), Dtype::Bfloat16, 8, 640),
     ];
     for (state, dtype, size, bytes) in cases {
         assert_eq!(
-            cell_bytes(&state, CacheFormat::new(dtype), tp(size)).unwrap(),
+            cell_bytes(&state, CacheFormat::new(dtype), Ranks::new(tp(size))).unwrap(),
             bytes,
             "{state:?} {dtype} tp {size}"
         );
@@ -58,16 +58,16 @@ fn a_cell_takes_the_bytes_that_sglang_prices() {
 fn sparse_attention_keeps_an_index_key_and_packs_its_rows() {
     let latent = LatentAttention::new(512, 64, Span::Full).unwrap();
     let latent = State::Latent(LatentAttention { sparse: true, ..latent });
-    let key = State::IndexKey(IndexKey::new(128, IndexFormat::Fp8Blocks).unwrap());
+    let key = State::IndexKey(IndexKey::new(128, IndexFormat::Fp8Blocks, Span::Full).unwrap());
     let packed = CacheFormat::new(Dtype::Fp8E4m3);
     let raw = CacheFormat { raw_sparse_rows: true, ..packed };
     for (format, bytes) in [(CacheFormat::new(Dtype::Bfloat16), 78_324), (packed, 48_068), (raw, 43_188)] {
-        let cells = [latent, key].map(|state| cell_bytes(&state, format, tp(8)).unwrap());
+        let cells = [&latent, &key].map(|state| cell_bytes(state, format, Ranks::new(tp(8))).unwrap());
         assert_eq!(61 * cells.iter().sum::<u64>(), bytes);
     }
-    assert!(cell_bytes(&latent, CacheFormat::new(Dtype::Nvfp4), tp(1)).is_err());
-    let minimax = State::IndexKey(IndexKey::new(128, IndexFormat::Bfloat16).unwrap());
-    assert_eq!(57 * cell_bytes(&minimax, packed, tp(8)).unwrap(), 14_592);
+    assert!(cell_bytes(&latent, CacheFormat::new(Dtype::Nvfp4), Ranks::new(tp(1))).is_err());
+    let minimax = State::IndexKey(IndexKey::new(128, IndexFormat::Bfloat16, Span::Full).unwrap());
+    assert_eq!(57 * cell_bytes(&minimax, packed, Ranks::new(tp(8))).unwrap(), 14_592);
 }
 
 /// OCP Microscaling Formats 1.0: MXFP4 has blocks of 32 with one scale byte: 128 elements are 64 + 4 bytes.
@@ -119,10 +119,10 @@ fn gpt_oss(rule: WindowRule) -> (Runtime, Vec<Layer>) {
 /// SGLang 0.5.23 with 50 GiB: 64 requests and chunks of 8,192 need 41,024 window slots and leave 1,415,296 tokens.
 #[test]
 fn a_request_cap_is_sglangs() {
-    let (runtime, layers) = gpt_oss(WindowRule::RequestCap);
+    let (runtime, layers) = gpt_oss(WindowRule::RequestCap { prefix_tails: 0 });
     let runtime =
         Runtime { max_running_requests: NonZeroU64::new(64), chunked_prefill_size: NonZeroU64::new(8_192), ..runtime };
-    let planner = runtime.create_planner(&layers).unwrap();
+    let planner = runtime.create_planner(&layers, &[]).unwrap();
     let plan = planner.plan(50 << 30).unwrap();
     let stage = planner.stages().first().unwrap();
     let slots: Vec<_> = stage.pools().iter().map(|pool| stage.slots(pool, &plan)).collect();
@@ -138,14 +138,14 @@ fn a_request_cap_follows_the_role() {
         let layers = [Span::Window(window), Span::Full].map(|span| Layer::new(vec![heads(4, 64, 64, span)]));
         let runtime = Runtime {
             page_size: PageSize::new(page).unwrap(),
-            window_rule: WindowRule::RequestCap,
+            window_rule: WindowRule::RequestCap { prefix_tails: 0 },
             max_running_requests: NonZeroU64::new(requests),
             chunked_prefill_size: chunk.and_then(NonZeroU64::new),
             disaggregation: role,
             swa_eviction_interval: 4,
             ..Runtime::new(8_192).unwrap()
         };
-        let planner = runtime.create_planner(&layers).unwrap();
+        let planner = runtime.create_planner(&layers, &[]).unwrap();
         let plan = planner.plan(1 << 30).unwrap();
         let stage = planner.stages().first().unwrap();
         let pool = stage.pools().iter().find(|pool| pool.name() == "swa").unwrap();
@@ -158,12 +158,12 @@ fn a_request_cap_follows_the_role() {
 #[test]
 fn a_refusal_says_what_is_missing() {
     let (runtime, layers) = gpt_oss(WindowRule::Ratio("0.8".parse().unwrap()));
-    let planner = runtime.create_planner(&layers).unwrap();
+    let planner = runtime.create_planner(&layers, &[]).unwrap();
     assert_eq!(planner.least_tokens(), 320);
     let error = planner.plan(10 << 20).unwrap_err();
     let required = (320 + 256) * 36_864;
     assert_eq!(error.missing_bytes(), Some(required - (10 << 20)));
-    let error = runtime.with_alternatives(&layers, error);
+    let error = runtime.with_alternatives(&layers, &[], error);
     let Error::InsufficientMemory { alternatives, .. } = error else { panic!("{error}") };
     assert_eq!(alternatives, [("tp_size", "4".to_owned())]);
 }
@@ -173,7 +173,7 @@ fn a_refusal_says_what_is_missing() {
 fn the_last_stages_own_one_layer_more() {
     let layers = vec![Layer::new(vec![heads(4, 128, 128, Span::Full)]); 11];
     let runtime = Runtime { pp_size: tp(4), ..Runtime::new(8_192).unwrap() };
-    let planner = runtime.create_planner(&layers).unwrap();
+    let planner = runtime.create_planner(&layers, &[]).unwrap();
     let owned = planner.stages().iter().map(|stage| stage.pools().first().unwrap().layers().len());
     assert_eq!(owned.collect::<Vec<_>>(), [2, 3, 3, 3]);
 }

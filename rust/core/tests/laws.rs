@@ -12,8 +12,9 @@
 use std::num::{NonZeroU32, NonZeroU64};
 
 use poolplan_core::{
-    Attention, CacheFormat, Dtype, Error, Granularity, Growth, IndexFormat, IndexKey, LatentAttention, Layer, PageSize,
-    Plan, Planner, Pool, Ratio, Requests, Runtime, Span, SplitPart, Stage, State, WindowRule, split_budget,
+    Attention, CacheFormat, CompressedLatent, CompressorState, Dtype, Error, Granularity, Growth, IndexFormat,
+    IndexKey, LatentAttention, Layer, PageSize, Plan, Planner, Pool, Ranks, Ratio, RecurrentState, Requests, Runtime,
+    Sharding, Span, Speculation, SplitPart, Stage, State, StateRole, StateRule, StateTensor, WindowRule, split_budget,
 };
 use proptest::prelude::*;
 
@@ -59,6 +60,7 @@ fn requests() -> impl Strategy<Value = Requests> {
     prop_oneof![
         some(5_000).prop_map(Requests::AtMost),
         some(1 << 24).prop_map(|context_length| Requests::Estimated { context_length }),
+        some(1 << 24).prop_map(|context_length| Requests::WholeContexts { context_length }),
     ]
 }
 
@@ -98,9 +100,14 @@ fn worlds() -> impl Strategy<Value = World> {
     )
 }
 
-fn bytes(planner: &Planner, tokens: u64, requests: u64, budget_bytes: u64) -> u128 {
-    let plan = Plan { tokens, requests, budget_bytes };
-    planner.stages().iter().map(|stage| stage.bytes(&plan)).max().unwrap()
+fn bytes(planner: &Planner, plan: &Plan) -> u128 {
+    planner.stages().iter().map(|stage| stage.bytes(plan)).max().unwrap()
+}
+
+/// The plan with one step of tokens more, and as many requests as that then allows.
+fn one_step_more(plan: &Plan, step: u64, requests: impl Fn(u64) -> u64) -> Plan {
+    let tokens = plan.tokens.saturating_add(step);
+    Plan { tokens, requests: requests(tokens), ..*plan }
 }
 
 proptest! {
@@ -110,16 +117,15 @@ proptest! {
         let Some(planner) = world.planner() else { return Ok(()) };
         match planner.plan(budget) {
             Ok(plan) => {
-                prop_assert!(bytes(&planner, plan.tokens, plan.requests, budget) <= budget.into());
+                prop_assert!(bytes(&planner, &plan) <= budget.into());
                 prop_assert_eq!(plan.tokens % world.page.slots(), 0);
                 prop_assert_eq!(plan.requests, world.requests.at(plan.tokens));
-                let next = plan.tokens.saturating_add(world.page.slots());
-                let limit = world.max_tokens.unwrap_or(i64::MAX as u64);
-                let capped = next > limit;
-                prop_assert!(capped || bytes(&planner, next, world.requests.at(next), budget) > budget.into());
+                let more = one_step_more(&plan, world.page.slots(), |tokens| world.requests.at(tokens));
+                let capped = more.tokens > world.max_tokens.unwrap_or(i64::MAX as u64);
+                prop_assert!(capped || bytes(&planner, &more) > budget.into());
             }
             Err(Error::InsufficientMemory { required_bytes, .. }) => {
-                prop_assert!(required_bytes > budget.into() || world.shares());
+                prop_assert!(required_bytes > budget.into());
             }
             Err(error) => panic!("{error}"),
         }
@@ -132,7 +138,7 @@ proptest! {
         let Err(Error::InsufficientMemory { required_bytes, .. }) = planner.plan(budget) else { return Ok(()) };
         let Ok(required) = u64::try_from(required_bytes) else { return Ok(()) };
         prop_assert!(planner.plan(required).is_ok());
-        prop_assert!(world.shares() || planner.plan(required - 1).is_err());
+        prop_assert!(planner.plan(required - 1).is_err());
     }
 
     /// Law 3: more budget never gives fewer tokens. Beside a share: never fewer slots there, and with the same slots there
@@ -142,7 +148,7 @@ proptest! {
         let Some(planner) = world.planner() else { return Ok(()) };
         let larger = budget.saturating_add(more).min(i64::MAX as u64);
         let (Ok(first), Ok(second)) = (planner.plan(budget.min(larger)), planner.plan(larger)) else {
-            prop_assert!(planner.plan(budget.min(larger)).is_err() || world.shares());
+            prop_assert!(planner.plan(budget.min(larger)).is_err());
             return Ok(());
         };
         let share_slots = |plan: &Plan| -> Vec<u64> {
@@ -174,7 +180,7 @@ proptest! {
     fn a_plan_from_tokens_and_a_plan_from_its_budget_agree(world in worlds(), tokens in 0_u64..1 << 40) {
         let Some(planner) = world.planner() else { return Ok(()) };
         let Ok(plan) = planner.plan_from_max_tokens(tokens) else { return Ok(()) };
-        prop_assert!(bytes(&planner, plan.tokens, plan.requests, plan.budget_bytes) <= plan.budget_bytes.into());
+        prop_assert!(bytes(&planner, &plan) <= plan.budget_bytes.into());
         if world.max_tokens.is_none_or(|most| plan.tokens <= most) {
             prop_assert!(planner.plan(plan.budget_bytes).unwrap().tokens >= plan.tokens);
         }
@@ -210,14 +216,15 @@ proptest! {
 
     /// Models with random layers under random options: a plan that obeys the laws or an error, never anything else.
     #[test]
-    fn any_model_under_any_options(layers in proptest::collection::vec(layers(), 0..12), runtime in runtimes(), budget in budgets()) {
-        let Ok(planner) = runtime.create_planner(&layers) else { return Ok(()) };
-        let page = runtime.page_size.slots();
+    fn any_model_under_any_options(layers in proptest::collection::vec(layers(), 0..12), drafts in proptest::collection::vec(layers(), 0..2), runtime in runtimes(), budget in budgets()) {
+        let Ok(planner) = runtime.create_planner(&layers, &drafts) else { return Ok(()) };
         if let Ok(plan) = planner.plan(budget) {
-            prop_assert!(bytes(&planner, plan.tokens, plan.requests, budget) <= budget.into());
-            let next = plan.tokens + page;
-            let capped = runtime.max_total_tokens.is_some_and(|most| next > most);
-            prop_assert!(capped || planner.cost(next) > budget.into());
+            prop_assert!(bytes(&planner, &plan) <= budget.into());
+            let step = planner.page_size().slots();
+            prop_assert_eq!(plan.tokens % step, 0);
+            let more = one_step_more(&plan, step, |tokens| planner.requests_at(tokens, plan.share_slots));
+            let capped = planner.max_tokens() < more.tokens;
+            prop_assert!(capped || bytes(&planner, &more) > budget.into());
             for (stage, pool) in planner.stages().iter().flat_map(|stage| stage.pools().iter().map(move |pool| (stage, pool))) {
                 prop_assert!(pool.minimum().is_none_or(|minimum| stage.slots(pool, &plan) >= minimum.slots));
             }
@@ -226,7 +233,22 @@ proptest! {
 }
 
 fn spans() -> impl Strategy<Value = Span> {
-    prop_oneof![Just(Span::Full), (1_u32..5_000).prop_map(Span::Window), (1_u32..10_000).prop_map(Span::Chunk)]
+    prop_oneof![
+        4 => Just(Span::Full),
+        2 => (1_u32..5_000).prop_map(Span::Window),
+        2 => (1_u32..10_000).prop_map(Span::Chunk),
+        1 => prop_oneof![Just(4), Just(128), Just(16)].prop_map(Span::Compressed),
+        1 => (1_u32..2_000).prop_map(Span::Encoder),
+    ]
+}
+
+/// Recurrent state of every form: heads, groups, and what every rank holds whole.
+fn recurrent() -> impl Strategy<Value = State> {
+    let sharding = prop_oneof![Just(Sharding::Heads), Just(Sharding::Groups), Just(Sharding::Whole)];
+    let role = prop_oneof![Just(StateRole::Conv), Just(StateRole::Temporal)];
+    let tensor = (0_u32..6, 1_u32..20_000, role, sharding)
+        .prop_map(|(heads, elements, role, sharding)| StateTensor::new(1 << heads, elements, role, sharding).unwrap());
+    proptest::collection::vec(tensor, 1..4).prop_map(|tensors| State::Recurrent(RecurrentState::new(tensors)))
 }
 
 fn layers() -> impl Strategy<Value = Layer> {
@@ -238,14 +260,37 @@ fn layers() -> impl Strategy<Value = Layer> {
     let sparse = (1_u32..5, spans()).prop_map(|(rank, span)| {
         State::Latent(LatentAttention { sparse: true, ..LatentAttention::new(rank * 128, 64, span).unwrap() })
     });
-    let index = prop_oneof![Just(IndexFormat::Fp8Blocks), Just(IndexFormat::Bfloat16)]
-        .prop_map(|format| State::IndexKey(IndexKey::new(128, format).unwrap()));
-    proptest::collection::vec(prop_oneof![attention, latent, sparse, index], 0..3).prop_map(Layer::new)
+    let index = prop_oneof![Just(IndexFormat::Fp8Blocks), Just(IndexFormat::Bfloat16)].prop_flat_map(|format| {
+        let spans = prop_oneof![Just(Span::Full), Just(Span::Compressed(4))];
+        spans.prop_map(move |span| State::IndexKey(IndexKey::new(128, format, span).unwrap()))
+    });
+    let compressed =
+        prop_oneof![(1_u32..5_000).prop_map(Span::Window), prop_oneof![Just(4), Just(128)].prop_map(Span::Compressed),]
+            .prop_map(|span| State::CompressedLatent(CompressedLatent::new(448, 64, span).unwrap()));
+    let compressor =
+        prop_oneof![Just(4), Just(128)].prop_map(|ratio| State::Compressor(CompressorState::new(ratio, 1024).unwrap()));
+    let states = prop_oneof![4 => attention, 2 => latent, 1 => sparse, 1 => index, 1 => compressed, 1 => compressor, 2 => recurrent()];
+    proptest::collection::vec(states, 0..3).prop_map(Layer::new)
 }
 
 fn runtimes() -> impl Strategy<Value = Runtime> {
-    let rules =
-        prop_oneof![ratios().prop_map(WindowRule::Ratio), Just(WindowRule::KeepAll), Just(WindowRule::RequestCap)];
+    let rules = prop_oneof![
+        ratios().prop_map(WindowRule::Ratio),
+        Just(WindowRule::KeepAll),
+        (0_u64..5).prop_map(|prefix_tails| WindowRule::RequestCap { prefix_tails }),
+    ];
+    let states = prop_oneof![
+        4 => (1_u64..990).prop_map(|tenths| StateRule::Ratio(Ratio::new(tenths, 10).unwrap())),
+        1 => (1_u64..5_000).prop_map(|slots| StateRule::Slots(NonZeroU64::new(slots).unwrap())),
+        1 => Just(StateRule::Requests),
+    ];
+    let speculation = proptest::option::of((1_u64..10, 1_u64..8, 1_u64..5)).prop_map(|numbers| {
+        numbers.map(|(draft_tokens, steps, topk)| Speculation {
+            draft_tokens: NonZeroU64::new(draft_tokens).unwrap(),
+            steps: NonZeroU64::new(steps).unwrap(),
+            topk: NonZeroU64::new(topk).unwrap(),
+        })
+    });
     let sizes = (0_u32..4, 1_u32..4, pages(), 1_u64..1 << 20, 0_usize..Dtype::ALL.len());
     let limits = (
         proptest::option::of(1_u64..1 << 40),
@@ -253,15 +298,24 @@ fn runtimes() -> impl Strategy<Value = Runtime> {
         proptest::option::of(1_u64..1 << 20),
         proptest::option::of(1_u64..20_000),
     );
-    (rules, sizes, limits, any::<[bool; 3]>()).prop_map(|(window_rule, sizes, limits, [overlap, padding, table])| {
+    let rules = (rules, states, 1_u64..6, speculation);
+    (rules, sizes, limits, any::<[bool; 4]>()).prop_map(|(rules, sizes, limits, [overlap, padding, table, dcp])| {
+        let (window_rule, state_rule, held, speculation) = rules;
         let (tp, pp, page_size, context, dtype) = sizes;
+        let dtype = *Dtype::ALL.get(dtype).unwrap();
         let (max_total_tokens, requests, request, chunk) = limits;
         Runtime {
-            tp_size: NonZeroU32::new(1 << tp).unwrap(),
+            ranks: Ranks {
+                tp_size: NonZeroU32::new(1 << tp).unwrap(),
+                dcp_size: NonZeroU32::new(1 << (tp * u32::from(dcp) / 2)).unwrap(),
+            },
             pp_size: NonZeroU32::new(pp).unwrap(),
             page_size,
-            format: CacheFormat { dtype: *Dtype::ALL.get(dtype).unwrap(), raw_sparse_rows: padding },
+            format: CacheFormat { raw_sparse_rows: padding, ..CacheFormat::new(dtype) },
             window_rule,
+            state_rule,
+            state_slots_per_request: NonZeroU64::new(held).unwrap(),
+            speculation,
             max_total_tokens,
             max_running_requests: requests.and_then(NonZeroU64::new),
             request_tokens: request.map(|request| request.min(context)).and_then(NonZeroU64::new),

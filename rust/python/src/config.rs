@@ -14,6 +14,8 @@ use crate::value;
 const COUNT: &str = "pass a whole number from 0 to 2^64 - 1";
 
 /// One pool of a plan: what to allocate. It takes `(slots + padding_slots) · cell_bytes` bytes.
+///
+/// Where compressed entries are kept in 8 bits it also takes what their pages are padded by.
 #[pyclass(frozen, eq, hash, module = "poolplan")]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PoolSize {
@@ -47,7 +49,7 @@ impl PoolSize {
             name: pool.name().to_owned(),
             slots: stage.slots(pool, plan),
             padding_slots: pool.padding_slots(),
-            page_size: pool.page_size().slots(),
+            page_size: pool.slots_per_page().get(),
             cell_bytes: pool.cell_bytes(),
             bytes: to_u64(stage.pool_bytes(pool, plan)),
             layers: pool.layers().to_vec(),
@@ -180,24 +182,17 @@ impl MemoryPoolConfig {
         Self(Source::Planned { planner, stage, plan })
     }
 
-    /// The numbers from which every pool of the config follows.
-    pub(crate) fn plan(&self) -> Plan {
+    /// The planner that made the config and its plan, if a planner did.
+    pub(crate) fn planned_by(&self) -> Option<(Arc<Planner>, Plan)> {
         match &self.0 {
-            Source::Planned { plan, .. } => *plan,
-            Source::Given(fields) => Plan {
-                tokens: fields.max_total_num_tokens,
-                requests: fields.max_running_requests,
-                budget_bytes: fields.available_bytes,
-            },
+            Source::Planned { planner, plan, .. } => Some((Arc::clone(planner), *plan)),
+            Source::Given(_) => None,
         }
     }
 
-    /// Slots in a page of the first pool, which is one of tokens.
+    /// Tokens in a page of the pool that holds them, if there is one.
     pub(crate) fn page_size(&self) -> Option<u64> {
-        match &self.0 {
-            Source::Planned { .. } => Some(self.stage()?.0.pools().first()?.page_size().slots()),
-            Source::Given(fields) => Some(fields.pools.first()?.page_size),
-        }
+        self.pool_sizes().iter().find(|pool| pool.name == "full" || pool.name == "swa").map(|pool| pool.page_size)
     }
 
     fn stage(&self) -> Option<(&Stage, &Plan)> {
@@ -286,15 +281,23 @@ impl MemoryPoolConfig {
     }
 
     /// Tokens that the anchor holds: the full pool, or the window pool of a model with windows only.
+    ///
+    /// Of a model of which nothing grows with tokens, as many as the requests that it holds may have together.
     #[getter]
-    fn max_total_num_tokens(&self) -> u64 {
-        self.plan().tokens
+    pub(crate) fn max_total_num_tokens(&self) -> u64 {
+        match &self.0 {
+            Source::Planned { plan, .. } => plan.tokens,
+            Source::Given(fields) => fields.max_total_num_tokens,
+        }
     }
 
     /// Requests that are served at once.
     #[getter]
-    fn max_running_requests(&self) -> u64 {
-        self.plan().requests
+    pub(crate) fn max_running_requests(&self) -> u64 {
+        match &self.0 {
+            Source::Planned { plan, .. } => plan.requests,
+            Source::Given(fields) => fields.max_running_requests,
+        }
     }
 
     /// Slots of the full pool; `None` without one.
@@ -317,8 +320,11 @@ impl MemoryPoolConfig {
 
     /// The budget, bytes. Of a plan from tokens: the least budget that holds it.
     #[getter]
-    fn available_bytes(&self) -> u64 {
-        self.plan().budget_bytes
+    pub(crate) fn available_bytes(&self) -> u64 {
+        match &self.0 {
+            Source::Planned { plan, .. } => plan.budget_bytes,
+            Source::Given(fields) => fields.available_bytes,
+        }
     }
 
     /// Bytes that all pools take, padding included.
@@ -334,6 +340,11 @@ impl MemoryPoolConfig {
     #[getter]
     fn unused_bytes(&self) -> u64 {
         self.available_bytes().saturating_sub(self.total_bytes())
+    }
+
+    /// The pool of that name, or `None`.
+    fn pool(&self, name: &str) -> Option<PoolSize> {
+        self.pool_sizes().into_iter().find(|pool| pool.name == name)
     }
 
     /// Every pool.

@@ -1,11 +1,14 @@
 //! The base class of the configurators: a model and a runtime, ready to plan any budget.
-//! Its subclasses are in `python/poolplan/configurators/`; they choose the window rule and inherit everything else.
+//! Its subclasses are in `python/poolplan/configurators/`; they say when they apply and how they pool windows.
 
 use std::borrow::Cow;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
-use poolplan_core::{CacheFormat, Disaggregation, Error, PageSize, Plan, Planner, Pool, Runtime, Stage, WindowRule};
+use poolplan_core::{
+    CacheFormat, Disaggregation, PageSize, Plan, Planner, Pool, Ranks, Runtime, Speculation, Stage, StateRule,
+    WindowRule,
+};
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -29,6 +32,7 @@ pub(crate) struct MemoryPoolConfigurator {
     model: Py<PyAny>,
     runtime: Py<PyAny>,
     layers: Vec<poolplan_core::Layer>,
+    drafts: Vec<poolplan_core::Layer>,
     settings: Runtime,
     planner: Arc<Planner>,
     /// The stage whose pools are shown; the one that takes most when `None`.
@@ -40,13 +44,10 @@ impl MemoryPoolConfigurator {
     #[new]
     #[classmethod]
     fn new(cls: &Bound<'_, PyType>, model: &Bound<'_, PyAny>, runtime: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let layers = model
-            .getattr(intern!(cls.py(), "layers"))?
-            .try_iter()?
-            .map(|layer| Ok(layer?.cast::<Layer>()?.get().0.clone()))
-            .collect::<PyResult<Vec<_>>>()?;
+        let layers = layers_of(&model.getattr(intern!(cls.py(), "layers"))?)?;
+        let drafts = layers_of(&model.call_method1(intern!(cls.py(), "drafts_for"), (runtime,))?)?;
         let settings = settings_of(cls, model, runtime)?;
-        let planner = Arc::new(checked(settings.create_planner(&layers))?);
+        let planner = Arc::new(checked(settings.create_planner(&layers, &drafts))?);
         let pp_rank = match runtime.getattr(intern!(cls.py(), "pp_rank"))? {
             rank if rank.is_none() => None,
             rank => Some(whole("pp_rank", &rank, "pass a stage from 0 to pp_size - 1")?),
@@ -55,6 +56,7 @@ impl MemoryPoolConfigurator {
             model: model.clone().unbind(),
             runtime: runtime.clone().unbind(),
             layers,
+            drafts,
             settings,
             planner,
             pp_rank,
@@ -94,7 +96,7 @@ impl MemoryPoolConfigurator {
         };
         match planner.plan(budget_bytes) {
             Ok(plan) => Ok(self.config(planner, plan)),
-            Err(error) => Err(to_python(settings.with_alternatives(&self.layers, error))),
+            Err(error) => Err(to_python(settings.with_alternatives(&self.layers, &self.drafts, error))),
         }
     }
 
@@ -120,21 +122,9 @@ impl MemoryPoolConfigurator {
     /// Raises:
     ///     InsufficientMemoryError: The pools of so many requests do not fit the config's budget.
     fn finalize_with_max_running_requests(&self, config: &MemoryPoolConfig) -> PyResult<MemoryPoolConfig> {
-        let planner = self.planner_of(config)?;
-        let Plan { tokens, requests, budget_bytes: available_bytes } = config.plan();
-        let plan = checked(planner.plan_with_requests(tokens, requests))?;
-        if plan.budget_bytes > available_bytes {
-            let required_bytes = plan.budget_bytes.into();
-            let reason = format!("{tokens} tokens and {requests} requests");
-            let available_bytes = available_bytes.into();
-            return Err(to_python(Error::InsufficientMemory {
-                available_bytes,
-                required_bytes,
-                reason,
-                alternatives: Vec::new(),
-            }));
-        }
-        Ok(self.config(planner, Plan { budget_bytes: available_bytes, ..plan }))
+        let (planner, plan) = self.plan_of(config)?;
+        let plan = checked(planner.plan_with_requests(plan.tokens, plan.requests, plan.budget_bytes))?;
+        Ok(self.config(planner, plan))
     }
 
     /// Requests of `request_tokens` (prompt and output) that each pool holds at once; the least of them fit.
@@ -144,8 +134,8 @@ impl MemoryPoolConfigurator {
         config: &MemoryPoolConfig,
         request_tokens: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let tokens = request_tokens_of(request_tokens)?;
-        let (planner, plan) = (self.planner_of(config)?, config.plan());
+        let tokens = self.tokens_on_rank(request_tokens)?;
+        let (planner, plan) = self.plan_of(config)?;
         self.each_pool(py, &planner, &plan, |stage, pool| {
             stage.slots(pool, &plan).checked_div(pool.slots_of_request(tokens))
         })
@@ -153,14 +143,14 @@ impl MemoryPoolConfigurator {
 
     /// Bytes that one complete request of `request_tokens` holds in each pool.
     fn request_bytes<'py>(&self, py: Python<'py>, request_tokens: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
-        let tokens = request_tokens_of(request_tokens)?;
-        let plan = Plan { tokens: 0, requests: 0, budget_bytes: 0 };
+        let tokens = self.tokens_on_rank(request_tokens)?;
+        let plan = Plan { tokens: 0, requests: 0, share_slots: 0, budget_bytes: 0 };
         self.each_pool(py, &self.planner, &plan, |_, pool| pool.slots_of_request(tokens).checked_mul(pool.cell_bytes()))
     }
 
     /// Bytes of the largest single buffer of each pool: what a kernel's offsets must reach.
     fn largest_buffer_bytes<'py>(&self, py: Python<'py>, config: &MemoryPoolConfig) -> PyResult<Bound<'py, PyDict>> {
-        let (planner, plan) = (self.planner_of(config)?, config.plan());
+        let (planner, plan) = self.plan_of(config)?;
         self.each_pool(py, &planner, &plan, |stage, pool| {
             u64::try_from(pool.largest_buffer_bytes(stage.slots(pool, &plan))).ok()
         })
@@ -214,14 +204,27 @@ impl MemoryPoolConfigurator {
             return Ok((Cow::Borrowed(&self.settings), Arc::clone(&self.planner)));
         }
         let settings = Runtime { page_size, ..self.settings.clone() };
-        let planner = Arc::new(checked(settings.create_planner(&self.layers))?);
+        let planner = Arc::new(checked(settings.create_planner(&self.layers, &self.drafts))?);
         Ok((Cow::Owned(settings), planner))
     }
 
-    /// The planner of a config's own page size, which may be another than the runtime's.
-    fn planner_of(&self, config: &MemoryPoolConfig) -> PyResult<Arc<Planner>> {
+    /// The planner of a config, whose page size may be another than the runtime's, and its plan.
+    fn plan_of(&self, config: &MemoryPoolConfig) -> PyResult<(Arc<Planner>, Plan)> {
+        if let Some(planned) = config.planned_by() {
+            return Ok(planned);
+        }
         let page_size = config.page_size().map_or(Ok(self.settings.page_size), PageSize::new);
-        Ok(self.with_page_size(checked(page_size)?)?.1)
+        let planner = self.with_page_size(checked(page_size)?)?.1;
+        let (tokens, requests) = (config.max_total_num_tokens(), config.max_running_requests());
+        let plan = planner.plan_of(tokens, requests, config.available_bytes());
+        Ok((planner, plan))
+    }
+
+    /// The tokens of a request of `request_tokens` that each rank holds.
+    fn tokens_on_rank(&self, request_tokens: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let tokens: Option<NonZeroU64> = positive::<u64, _>("request_tokens", request_tokens)?;
+        let tokens = tokens.ok_or_else(|| invalid("request_tokens", "None", "pass a whole number of at least 1"))?;
+        Ok(tokens.get().div_ceil(self.settings.ranks.dcp_size.get().into()))
     }
 
     fn config(&self, planner: Arc<Planner>, plan: Plan) -> MemoryPoolConfig {
@@ -259,36 +262,51 @@ impl MemoryPoolConfigurator {
         if budget > 0 {
             return Ok(invalid("available_bytes", budget.to_string(), allowed));
         }
-        Ok(to_python(self.settings.with_alternatives(&self.layers, planner.too_little_memory(budget))))
+        Ok(to_python(self.settings.with_alternatives(&self.layers, &self.drafts, planner.too_little_memory(budget))))
     }
+}
+
+fn layers_of(layers: &Bound<'_, PyAny>) -> PyResult<Vec<poolplan_core::Layer>> {
+    layers.try_iter()?.map(|layer| Ok(layer?.cast::<Layer>()?.get().0.clone())).collect()
 }
 
 /// The core's settings from a `RuntimeSpec` and the model it serves.
 fn settings_of(cls: &Bound<'_, PyType>, model: &Bound<'_, PyAny>, runtime: &Bound<'_, PyAny>) -> PyResult<Runtime> {
-    let py = cls.py();
     let get = |name: &str| runtime.getattr(name);
+    let flag = |name: &str| get(name)?.is_truthy();
+    let count = |name: &str| positive::<u64, NonZeroU64>(name, &get(name)?);
     let context_length = context_length_of(model, &get("context_length")?)?;
-    let dtype_name = get("kv_cache_dtype")?.extract::<String>()?;
-    let dtype_name = match dtype_name.as_str() {
-        "auto" => model.getattr(intern!(py, "kv_cache_dtype"))?.extract()?,
-        _ => dtype_name,
-    };
+    let max_running_requests = count("requests_per_worker")?;
     let settings = checked(Runtime::new(context_length.get()))?;
     Ok(Runtime {
-        tp_size: positive::<u32, _>("tp_size", &get("tp_size")?)?.unwrap_or(NonZeroU32::MIN),
-        pp_size: positive::<u32, _>("pp_size", &get("pp_size")?)?.unwrap_or(NonZeroU32::MIN),
-        page_size: to_page_size(&get("page_size")?)?,
-        format: CacheFormat {
-            dtype: checked(dtype_name.parse())?,
-            raw_sparse_rows: get("raw_sparse_rows")?.is_truthy()?,
+        ranks: Ranks {
+            tp_size: positive::<u32, _>("tp_size", &get("attention_tp_size")?)?.unwrap_or(NonZeroU32::MIN),
+            dcp_size: positive::<u32, _>("dcp_size", &get("dcp_size")?)?.unwrap_or(NonZeroU32::MIN),
         },
-        window_rule: window_rule_of(cls, &get("swa_full_tokens_ratio")?)?,
-        max_total_tokens: positive::<u64, NonZeroU64>("max_total_tokens", &get("max_total_tokens")?)?
-            .map(NonZeroU64::get),
-        max_running_requests: positive::<u64, _>("max_running_requests", &get("max_running_requests")?)?,
-        request_tokens: positive::<u64, _>("request_tokens", &get("request_tokens")?)?,
-        chunked_prefill_size: positive::<u64, _>("chunked_prefill_size", &get("chunked_prefill_size")?)?,
-        overlap_schedule: !get("disable_overlap_schedule")?.is_truthy()?,
+        pp_size: positive::<u32, _>("pp_size", &get("pp_size")?)?.unwrap_or(NonZeroU32::MIN),
+        pp_layer_partition: get("pp_layer_partition")?.extract()?,
+        page_size: to_page_size(&get("page_size")?)?,
+        format: format_of(model, runtime)?,
+        window_rule: window_rule_of(cls, runtime)?,
+        state_rule: match count("state_slots_per_worker")? {
+            Some(slots) => StateRule::Slots(slots),
+            None if flag("disable_radix_cache")? && max_running_requests.is_some() => StateRule::Requests,
+            None => StateRule::Ratio(ratio("mamba_full_memory_ratio", &get("mamba_full_memory_ratio")?)?),
+        },
+        state_slots_per_request: count("state_slots_per_request")?.unwrap_or(NonZeroU64::MIN),
+        speculation: match get("speculative_algorithm")? {
+            algorithm if algorithm.is_none() => None,
+            _ => Some(Speculation {
+                draft_tokens: count("speculative_num_draft_tokens")?.unwrap_or(NonZeroU64::MIN),
+                steps: count("speculative_num_steps")?.unwrap_or(NonZeroU64::MIN),
+                topk: count("speculative_eagle_topk")?.unwrap_or(NonZeroU64::MIN),
+            }),
+        },
+        max_total_tokens: count("max_total_tokens")?.map(NonZeroU64::get),
+        max_running_requests,
+        request_tokens: count("request_tokens")?,
+        chunked_prefill_size: count("chunked_prefill_size")?,
+        overlap_schedule: !flag("disable_overlap_schedule")?,
         disaggregation: match get("disaggregation_mode")?.extract::<String>()?.as_str() {
             "prefill" => Disaggregation::Prefill,
             "decode" => Disaggregation::Decode,
@@ -299,22 +317,46 @@ fn settings_of(cls: &Bound<'_, PyType>, model: &Bound<'_, PyAny>, runtime: &Boun
             &get("swa_eviction_interval")?,
             "pass a whole number of tokens",
         )?,
-        count_padding: get("count_padding")?.is_truthy()?,
-        count_request_table: get("count_request_table")?.is_truthy()?,
+        count_padding: flag("count_padding")?,
+        count_request_table: flag("count_request_table")?,
         ..settings
     })
 }
 
-/// The rule that the class stands for.
-fn window_rule_of(cls: &Bound<'_, PyType>, swa_full_tokens_ratio: &Bound<'_, PyAny>) -> PyResult<WindowRule> {
-    let rule = cls.getattr_opt("window_rule")?.map(|rule| rule.extract::<String>()).transpose()?;
-    match rule.as_deref() {
-        Some("keep_all") => Ok(WindowRule::KeepAll),
-        Some("ratio") => Ok(WindowRule::Ratio(ratio("swa_full_tokens_ratio", swa_full_tokens_ratio)?)),
-        Some("request_cap") => Ok(WindowRule::RequestCap),
-        _ => Err(PyTypeError::new_err(
+/// How the runtime stores what the model keeps; `auto` is the model's own dtype.
+fn format_of(model: &Bound<'_, PyAny>, runtime: &Bound<'_, PyAny>) -> PyResult<CacheFormat> {
+    let dtype = |option: &str, auto: &str| -> PyResult<_> {
+        let name = runtime.getattr(option)?.extract::<String>()?;
+        let name = if name == "auto" { model.getattr(auto)?.extract()? } else { name };
+        checked(name.parse())
+    };
+    let cache = dtype("kv_cache_dtype", "kv_cache_dtype")?;
+    Ok(CacheFormat {
+        dtype: cache,
+        v_dtype: match runtime.getattr("v_cache_dtype")?.extract::<Option<String>>()? {
+            Some(name) => checked(name.parse())?,
+            None => cache,
+        },
+        raw_sparse_rows: runtime.getattr("raw_sparse_rows")?.is_truthy()?,
+        conv_dtype: dtype("mamba_conv_dtype", "mamba_conv_dtype")?,
+        ssm_dtype: dtype("mamba_ssm_dtype", "mamba_ssm_dtype")?,
+    })
+}
+
+/// The rule that the class follows under these options: its name, and the number that goes with it.
+fn window_rule_of(cls: &Bound<'_, PyType>, runtime: &Bound<'_, PyAny>) -> PyResult<WindowRule> {
+    let Some(rule) = cls.getattr_opt("window_rule")? else {
+        return Err(PyTypeError::new_err(
             "MemoryPoolConfigurator is abstract: use create_memory_pool_configurator(model, runtime)",
-        )),
+        ));
+    };
+    let (name, number): (String, Bound<'_, PyAny>) = rule.call1((runtime,))?.extract()?;
+    match name.as_str() {
+        "ratio" => Ok(WindowRule::Ratio(ratio("swa_full_tokens_ratio", &number)?)),
+        "request_cap" => Ok(WindowRule::RequestCap {
+            prefix_tails: whole("prefix_tails", &number, "pass a whole number of cached prefixes a request")?,
+        }),
+        _ => Ok(WindowRule::KeepAll),
     }
 }
 
@@ -329,11 +371,6 @@ fn context_length_of(model: &Bound<'_, PyAny>, asked: &Bound<'_, PyAny>) -> PyRe
         Some(tokens) => Ok(tokens),
         None => Ok(own),
     }
-}
-
-fn request_tokens_of(value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    let tokens: Option<NonZeroU64> = positive::<u64, _>("request_tokens", value)?;
-    tokens.map(NonZeroU64::get).ok_or_else(|| invalid("request_tokens", "None", "pass a whole number of at least 1"))
 }
 
 fn to_page_size(value: &Bound<'_, PyAny>) -> PyResult<PageSize> {

@@ -1,18 +1,20 @@
 //! Layers as Python values, and the bytes of one cell. What a layer keeps is in `state.rs`.
 
-use poolplan_core::{CacheFormat, Dtype, State};
+use poolplan_core::{CacheFormat, Dtype, Ranks, State};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use crate::compressed::{CompressedLatent, CompressorState};
 use crate::numbers::{checked, positive};
+use crate::recurrent::RecurrentState;
 use crate::state::{Attention, IndexKey, LatentAttention};
 use crate::value;
 
 /// One layer: everything that it keeps. Most keep one state, some none, and some two (LongCat-Flash).
 ///
 /// Raises:
-///     TypeError: Something else than `Attention`, `LatentAttention` and `IndexKey`.
+///     TypeError: Something that is no state: none of the classes of `poolplan.State`.
 #[pyclass(frozen, eq, hash, module = "poolplan")]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Layer(pub(crate) poolplan_core::Layer);
@@ -37,13 +39,16 @@ impl Layer {
         Self::FIELDS.into()
     }
 
-    /// What the layer keeps: `Attention`, `LatentAttention` and `IndexKey` states.
+    /// What the layer keeps.
     #[getter]
     fn states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let states = self.0.states().iter().map(|state| match state {
             State::Attention(attention) => Bound::new(py, Attention(*attention)).map(Bound::into_any),
             State::Latent(latent) => Bound::new(py, LatentAttention(*latent)).map(Bound::into_any),
             State::IndexKey(key) => Bound::new(py, IndexKey(*key)).map(Bound::into_any),
+            State::CompressedLatent(latent) => Bound::new(py, CompressedLatent(*latent)).map(Bound::into_any),
+            State::Compressor(compressor) => Bound::new(py, CompressorState(*compressor)).map(Bound::into_any),
+            State::Recurrent(state) => Bound::new(py, RecurrentState(state.clone())).map(Bound::into_any),
         });
         PyTuple::new(py, states.collect::<PyResult<Vec<_>>>()?)
     }
@@ -62,27 +67,49 @@ impl Layer {
     }
 }
 
-/// Bytes that one slot of `state` takes on one of `tp_size` ranks, block scales included.
+/// Bytes that one slot of `state` takes on one of `tp_size` ranks, scales included; of recurrent state, a request.
 ///
 /// Args:
 ///     state: What a layer keeps.
 ///     kv_cache_dtype: Element type of the cache.
 ///     tp_size: Ranks that divide the heads.
+///     v_cache_dtype: Element type of values, if other than `kv_cache_dtype`.
+///     dcp_size: Ranks among them that divide the tokens of a request instead.
 ///     raw_sparse_rows: Whether 8-bit rows of sparse latents have no scales, as TensorRT-LLM's kernels want them.
+///     mamba_conv_dtype: Element type of the inputs that a convolution keeps.
+///     mamba_ssm_dtype: Element type of recurrent state.
 ///
 /// Raises:
 ///     InvalidOptionError: The ranks do not divide the heads, or blocks of scales do not divide a row.
 #[pyfunction]
-#[pyo3(signature = (state, *, kv_cache_dtype, tp_size, raw_sparse_rows = false))]
+#[pyo3(signature = (state, *, kv_cache_dtype, tp_size, v_cache_dtype = None, dcp_size = None, raw_sparse_rows = false,
+    mamba_conv_dtype = "bfloat16", mamba_ssm_dtype = "float32"))]
+#[allow(clippy::too_many_arguments, reason = "each is an option by name")]
 pub(crate) fn cell_bytes(
     state: &Bound<'_, PyAny>,
     kv_cache_dtype: &str,
     tp_size: &Bound<'_, PyAny>,
+    v_cache_dtype: Option<&str>,
+    dcp_size: Option<&Bound<'_, PyAny>>,
     raw_sparse_rows: bool,
+    mamba_conv_dtype: &str,
+    mamba_ssm_dtype: &str,
 ) -> PyResult<u64> {
-    let tp_size = positive::<u32, _>("tp_size", tp_size)?.unwrap_or(std::num::NonZeroU32::MIN);
-    let format = CacheFormat { dtype: checked(kv_cache_dtype.parse())?, raw_sparse_rows };
-    checked(poolplan_core::cell_bytes(&to_state(state)?, format, tp_size))
+    let ranks = Ranks {
+        tp_size: positive::<u32, _>("tp_size", tp_size)?.unwrap_or(std::num::NonZeroU32::MIN),
+        dcp_size: match dcp_size {
+            Some(size) => positive::<u32, _>("dcp_size", size)?.unwrap_or(std::num::NonZeroU32::MIN),
+            None => std::num::NonZeroU32::MIN,
+        },
+    };
+    let format = CacheFormat {
+        dtype: checked(kv_cache_dtype.parse())?,
+        v_dtype: checked(v_cache_dtype.unwrap_or(kv_cache_dtype).parse())?,
+        raw_sparse_rows,
+        conv_dtype: checked(mamba_conv_dtype.parse())?,
+        ssm_dtype: checked(mamba_ssm_dtype.parse())?,
+    };
+    checked(poolplan_core::cell_bytes(&to_state(state)?, format, ranks))
 }
 
 /// The name of a cache dtype as this package writes it, from any name that SGLang, vLLM or torch uses.
@@ -101,8 +128,14 @@ fn to_state(state: &Bound<'_, PyAny>) -> PyResult<State> {
         Ok(State::Latent(latent.get().0))
     } else if let Ok(key) = state.cast::<IndexKey>() {
         Ok(State::IndexKey(key.get().0))
+    } else if let Ok(recurrent) = state.cast::<RecurrentState>() {
+        Ok(State::Recurrent(recurrent.get().0.clone()))
+    } else if let Ok(latent) = state.cast::<CompressedLatent>() {
+        Ok(State::CompressedLatent(latent.get().0))
+    } else if let Ok(compressor) = state.cast::<CompressorState>() {
+        Ok(State::Compressor(compressor.get().0))
     } else {
-        let kept = "a layer keeps Attention, LatentAttention or IndexKey";
+        let kept = "a layer keeps the classes of poolplan.State";
         Err(PyTypeError::new_err(format!("{kept}, not {}", state.repr()?)))
     }
 }

@@ -10,11 +10,13 @@
 
 use pyo3::prelude::*;
 
+mod compressed;
 mod config;
 mod configurator;
 mod errors;
 mod layer;
 mod numbers;
+mod recurrent;
 mod split;
 mod state;
 mod value;
@@ -25,6 +27,8 @@ mod _core {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 
     #[pymodule_export]
+    use super::compressed::{CompressedLatent, CompressorState};
+    #[pymodule_export]
     use super::config::{MemoryPoolConfig, PoolSize};
     #[pymodule_export]
     use super::configurator::MemoryPoolConfigurator;
@@ -32,6 +36,8 @@ mod _core {
     use super::layer::{Layer, cell_bytes, parse_dtype};
     #[pymodule_export]
     use super::numbers::parse_ratio;
+    #[pymodule_export]
+    use super::recurrent::{RecurrentState, StateTensor};
     #[pymodule_export]
     use super::split::split_budget;
     #[pymodule_export]

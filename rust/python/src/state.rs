@@ -1,5 +1,5 @@
-//! What a layer keeps, as Python values: spans, and the states of attention, latents and index keys.
-//! Layers of them are in `layer.rs`; the arithmetic is in `rust/core`.
+//! What a layer keeps for its tokens, as Python values: spans, and the states of attention, latents and index keys.
+//! Compressed entries are in `compressed.rs`, recurrent state in `recurrent.rs`, layers of all of them in `layer.rs`.
 
 use poolplan_core::IndexFormat;
 use pyo3::prelude::*;
@@ -12,11 +12,13 @@ use crate::value;
 /// The tokens that a layer can still attend to, and so must keep.
 ///
 /// Args:
-///     kind: `full` (every token), `window` (the last `tokens`) or `chunk` (since the last multiple of `tokens`).
-///     tokens: Tokens of the window or chunk; None for full attention.
+///     kind: `full` (every token), `window` (the last `tokens`), `chunk` (since the last multiple of `tokens`),
+///         `compressed` (one entry for every `tokens`), `encoder` (no token: `tokens` positions of an encoder's output)
+///         or `request` (no token: one state a request).
+///     tokens: The number that goes with the kind; None for `full` and `request`.
 ///
 /// Raises:
-///     InvalidOptionError: A window or chunk without tokens, or tokens without either.
+///     InvalidOptionError: No such kind, or a number where none goes with it, or none where one does.
 #[pyclass(frozen, eq, hash, module = "poolplan")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Span(pub(crate) poolplan_core::Span);
@@ -38,7 +40,14 @@ impl Span {
             ("full", None) => Ok(Self(poolplan_core::Span::Full)),
             ("window", Some(tokens)) => Ok(Self(poolplan_core::Span::Window(tokens))),
             ("chunk", Some(tokens)) => Ok(Self(poolplan_core::Span::Chunk(tokens))),
-            _ => Err(invalid("kind", kind, "pass full without tokens, or window or chunk with tokens")),
+            ("compressed", Some(tokens)) => Ok(Self(poolplan_core::Span::Compressed(tokens))),
+            ("encoder", Some(tokens)) => Ok(Self(poolplan_core::Span::Encoder(tokens))),
+            ("request", None) => Ok(Self(poolplan_core::Span::Request)),
+            _ => Err(invalid(
+                "kind",
+                kind,
+                "pass full or request without tokens, or window, chunk, compressed or encoder with tokens",
+            )),
         }
     }
 
@@ -60,34 +69,52 @@ impl Span {
         Self::new("chunk", Some(tokens))
     }
 
+    /// Every token, one entry for so many `tokens`.
+    #[staticmethod]
+    fn compressed(tokens: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Self::new("compressed", Some(tokens))
+    }
+
+    /// The `tokens` positions of an encoder's output, at most so many a request.
+    #[staticmethod]
+    fn encoder(tokens: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Self::new("encoder", Some(tokens))
+    }
+
+    /// One state a request, however long it is.
+    #[staticmethod]
+    fn request() -> Self {
+        Self(poolplan_core::Span::Request)
+    }
+
     #[classattr]
     #[pyo3(name = "__match_args__")]
     fn match_args() -> (&'static str, &'static str) {
         Self::FIELDS.into()
     }
 
-    /// `full`, `window` or `chunk`.
+    /// `full`, `window`, `chunk`, `compressed`, `encoder` or `request`.
     #[getter]
     fn kind(&self) -> &'static str {
         match self.0 {
             poolplan_core::Span::Full => "full",
             poolplan_core::Span::Window(_) => "window",
             poolplan_core::Span::Chunk(_) => "chunk",
+            poolplan_core::Span::Compressed(_) => "compressed",
+            poolplan_core::Span::Encoder(_) => "encoder",
+            poolplan_core::Span::Request => "request",
         }
     }
 
-    /// Tokens of the window or chunk; `None` for full attention.
+    /// The number that goes with the kind; `None` for `full` and `request`.
     #[getter]
     fn tokens(&self) -> Option<u32> {
         self.0.tokens()
     }
 
     fn __repr__(&self) -> String {
-        match self.0 {
-            poolplan_core::Span::Full => "Span.full()".to_owned(),
-            poolplan_core::Span::Window(tokens) => format!("Span.window({tokens})"),
-            poolplan_core::Span::Chunk(tokens) => format!("Span.chunk({tokens})"),
-        }
+        let tokens = self.0.tokens().map_or_else(String::new, |tokens| tokens.to_string());
+        format!("Span.{}({tokens})", self.kind())
     }
 
     fn __getnewargs_ex__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyDict>)> {
@@ -267,6 +294,7 @@ impl LatentAttention {
 ///     head_dim: Elements of the key.
 ///     format: Whatever the dtype of the cache beside it, `fp8_blocks` (8 bits and a 32-bit scale for each 128: DSA) or
 ///         `bfloat16` (MiniMax M3).
+///     span: Whether each token has a key, as where it is not given, or so many share one.
 ///
 /// Raises:
 ///     InvalidOptionError: A number that is not whole, below 1 or above 2^24; blocks of 128 that do not end with it.
@@ -275,25 +303,26 @@ impl LatentAttention {
 pub(crate) struct IndexKey(pub(crate) poolplan_core::IndexKey);
 
 impl IndexKey {
-    const FIELDS: [&'static str; 2] = ["head_dim", "format"];
+    const FIELDS: [&'static str; 3] = ["head_dim", "format", "span"];
 }
 
 #[pymethods]
 impl IndexKey {
     #[new]
-    #[pyo3(signature = (*, head_dim, format = "fp8_blocks"))]
-    fn new(head_dim: &Bound<'_, PyAny>, format: &str) -> PyResult<Self> {
+    #[pyo3(signature = (*, head_dim, format = "fp8_blocks", span = None))]
+    fn new(head_dim: &Bound<'_, PyAny>, format: &str, span: Option<&Span>) -> PyResult<Self> {
+        let span = span.map_or(poolplan_core::Span::Full, |span| span.0);
         let format = match format {
             "fp8_blocks" => IndexFormat::Fp8Blocks,
             "bfloat16" => IndexFormat::Bfloat16,
             _ => return Err(invalid("format", format, "pass fp8_blocks or bfloat16")),
         };
-        checked(poolplan_core::IndexKey::new(dimension("head_dim", head_dim)?, format)).map(Self)
+        checked(poolplan_core::IndexKey::new(dimension("head_dim", head_dim)?, format, span)).map(Self)
     }
 
     #[classattr]
     #[pyo3(name = "__match_args__")]
-    fn match_args() -> (&'static str, &'static str) {
+    fn match_args() -> (&'static str, &'static str, &'static str) {
         Self::FIELDS.into()
     }
 
@@ -312,11 +341,10 @@ impl IndexKey {
         }
     }
 
-    /// The tokens that are kept: every token.
+    /// The tokens that are kept.
     #[getter]
-    #[allow(clippy::unused_self, reason = "every state has a span")]
     fn span(&self) -> Span {
-        Span(poolplan_core::Span::Full)
+        Span(self.0.span)
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
@@ -333,6 +361,6 @@ impl IndexKey {
     }
 }
 
-fn dimension(option: &str, value: &Bound<'_, PyAny>) -> PyResult<u32> {
+pub(crate) fn dimension(option: &str, value: &Bound<'_, PyAny>) -> PyResult<u32> {
     whole(option, value, "pass a whole number from 1 to 2^24")
 }
