@@ -201,7 +201,9 @@ def options(draw: st.DrawFn, *, largest_page: int, longest_context: int) -> Opti
         disable_hybrid_swa_memory=draw(st.sampled_from([False, False, False, True])),
         count_padding=draw(st.booleans()),
         count_request_table=draw(st.booleans()),
-        mamba_full_memory_ratio=draw(st.one_of(st.just(Fraction(9, 10)), st.fractions(Fraction(1, 100), 99))),
+        mamba_full_memory_ratio=draw(
+            st.one_of(st.just(Fraction(9, 10)), st.fractions(Fraction(1, 100), 99, max_denominator=10**9))
+        ),
         max_mamba_cache_size=optional(st.integers(1, 5000)),
         mamba_radix_cache_strategy=draw(st.sampled_from(["no_buffer", "extra_buffer", "extra_buffer_lazy"])),
         mamba_ssm_dtype=draw(st.sampled_from(["float32", "float32", "bfloat16"])),

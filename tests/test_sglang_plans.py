@@ -155,20 +155,35 @@ def test_no_pool_is_smaller_than_sglangs(config: str) -> None:
                 (ours.swa_max_total_num_tokens, plan.swa),
             ]
             if plan.state_slots is not None:
-                pairs.append((pool_slots(ours, "mamba"), plan.state_slots))
+                check_states(ours, plan)
             if config in ALL_LAYERS | ENCODERS:
                 assert (ours.max_total_num_tokens > plan.max_total) == (config in ALL_LAYERS)
                 continue
             assert all(theirs is None or (own is not None and own >= theirs) for own, theirs in pairs), (row, plan)
-            if row["class"] == "DefaultPoolConfigurator" and config != STATES_ONLY:
+            if row["class"] == "DefaultPoolConfigurator" and plan.state_slots is None:
                 assert all(theirs is None or own == theirs for own, theirs in pairs), (row, plan)
-            if config not in CONTEXT_FROM_CLASS and ours.max_total_num_tokens == plan.max_total:
+            if (
+                config not in CONTEXT_FROM_CLASS
+                and plan.state_slots is None
+                and ours.max_total_num_tokens == plan.max_total
+            ):
                 assert ours.max_running_requests == plan.requests
 
 
-def pool_slots(config: MemoryPoolConfig, name: str) -> int | None:
-    pool = config.pool(name)
-    return None if pool is None else pool.slots
+def check_states(ours: MemoryPoolConfig, plan: SGLangPlan) -> None:
+    """A request holds three of SGLang's state slots: ours are those of whole requests, and what is spared goes to tokens."""
+    state, full = ours.pool("mamba"), ours.pool("full")
+    assert state is not None
+    assert plan.state_slots is not None
+    if full is None:
+        assert state.slots > plan.state_slots
+        return
+    assert ours.max_running_requests >= plan.requests
+    assert state.slots == min(plan.state_slots // 3, 4096) * 3
+    spared = (plan.state_slots - state.slots) * state.cell_bytes
+    pages, rest = divmod(ours.max_total_num_tokens - plan.max_total, full.page_size)
+    assert rest == 0
+    assert pages in (gained := spared // (full.cell_bytes * full.page_size), gained + 1)
 
 
 def test_what_a_model_of_states_only_gains() -> None:

@@ -466,6 +466,9 @@ class MemoryPoolConfigurator:
     @property
     def runtime(self) -> RuntimeSpec:
         """How it is served."""
+    @property
+    def token_step(self) -> int:
+        """Tokens by which plans grow: a page, or a request of the whole context where nothing grows with tokens."""
     def calculate_pool_sizes(
         self, available_bytes: SupportsIndex, page_size: SupportsIndex | None = None
     ) -> MemoryPoolConfig:
@@ -497,6 +500,11 @@ class MemoryPoolConfigurator:
         """Requests of `request_tokens` (prompt and output) that each pool holds at once; the least of them fit."""
     def request_bytes(self, request_tokens: SupportsIndex) -> dict[str, int]:
         """Bytes that one complete request of `request_tokens` holds in each pool."""
+    def next_step_bytes(self, config: MemoryPoolConfig) -> int:
+        """Bytes of one step of tokens more than `config` has, beside its state slots, on the costliest stage.
+
+        More than its budget, unless an option limits the tokens.
+        """
     def largest_buffer_bytes(self, config: MemoryPoolConfig) -> dict[str, int]:
         """Bytes of the largest single buffer of each pool: what a kernel's offsets must reach."""
     def __hash__(self) -> int: ...

@@ -166,9 +166,12 @@ class World:
                     return self.share_bytes(stage, slots) <= of_budget
 
                 most = min(most, _last(of_budget // pool.cell, fits))
+        # Those of whole requests, and of no more than can be served.
+        held = self.options.held
+        most = min(most // held, self.asked or 4096) * held
         if self.cost(least_tokens, most) <= budget or self.cost(least_tokens, 0) > budget:
             return most
-        return _last(most, lambda slots: self.cost(least_tokens, slots) <= budget)
+        return _last(most, lambda slots: self.cost(least_tokens, slots) <= budget) // held * held
 
     def required(self, least_tokens: int) -> int:
         """The least budget that works: of the least tokens and the state of one request."""

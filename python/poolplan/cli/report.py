@@ -14,7 +14,6 @@ from poolplan._core import (
     RecurrentState,
     cell_bytes,
 )
-from poolplan.errors import InvalidOptionError
 from poolplan.workload import Workload
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def plan_report(
         },
         "workloads": [asdict(workload) | asdict(workload.fit(configurator, config)) for workload in workloads],
         "request_bytes": configurator.request_bytes(request_tokens),
-        **_costs(configurator, config),
+        **_costs(configurator),
         "notes": _notes(configurator, config),
     }
 
@@ -130,32 +129,35 @@ def _cell_bytes(state: State, model: ModelSpec, runtime: RuntimeSpec, tp_size: i
     )
 
 
-def _costs(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> dict[str, int]:
-    """What a token costs, and what a long request costs besides: a number of tokens alone says nothing of a hybrid."""
+def _costs(configurator: MemoryPoolConfigurator) -> dict[str, int]:
+    """What a token costs, and what a long request costs besides: a number of tokens alone says nothing of a hybrid.
+
+    A token costs the slope of what long requests hold; rounded up, where a part of an entry is a part of a byte.
+    """
+    long = configurator.runtime.page_size << 31
+    once, twice = configurator.request_bytes(long), configurator.request_bytes(2 * long)
+    growing = {name for name in once if twice[name] != once[name]}
     held = configurator.request_bytes(context_length_of(configurator))
-    growing = {"full", "draft"}
     return {
-        "bytes_per_token": sum(pool.cell_bytes for pool in config.pools if pool.name in growing),
+        "bytes_per_token": -(-sum(twice[name] - once[name] for name in growing) // long),
         "bytes_per_request": sum(bytes_ for name, bytes_ in held.items() if name not in growing),
     }
 
 
 def _unused_because(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> str:
     """Why no pool takes what is left of the budget."""
-    runtime = configurator.runtime
-    next_tokens = config.max_total_num_tokens + runtime.page_size
+    runtime, step = configurator.runtime, configurator.token_step
+    next_tokens = config.max_total_num_tokens + step
     if runtime.max_total_tokens is not None and next_tokens > runtime.max_total_tokens:
         return f"max_total_tokens={runtime.max_total_tokens} is reached"
-    try:
-        larger = configurator.calculate_pool_sizes_from_max_tokens(next_tokens)
-    except InvalidOptionError as error:
-        return error.allowed
-    page = f"the next page ({runtime.page_size} tokens)"
-    # A plan from tokens has the least budget that holds it on every stage.
-    missing = larger.available_bytes - config.available_bytes
-    if larger.total_bytes <= config.available_bytes:
-        return f"{page} is {missing:,} bytes too much for the stage that takes most"
-    return f"{page} needs {larger.total_bytes - config.total_bytes:,} bytes, {missing:,} more than are left"
+    what = f"the next {'page' if step == runtime.page_size else 'request'} ({step:,} tokens)"
+    needed = configurator.next_step_bytes(config)
+    missing = needed - config.available_bytes
+    if missing <= 0:
+        return "every request that is asked for has its slots"
+    if runtime.pp_rank is not None:
+        return f"{what} is {missing:,} bytes too much for the stage that takes most"
+    return f"{what} needs {needed - config.total_bytes:,} bytes, {missing:,} more than are left"
 
 
 def _notes(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> list[str]:
@@ -172,18 +174,18 @@ def _notes(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> li
             f"one request of the whole context ({context_length:,} tokens) does not fit: "
             f"the longest that does has {full:,} tokens (prompt and output)"
         )
-    asked = runtime.max_running_requests
+    asked = runtime.requests_per_worker
     if asked is not None and config.max_running_requests < asked:
-        notes.append(
-            f"max_running_requests={asked} is lowered to {config.max_running_requests:,}: "
-            f"each needs 2 of {config.max_total_num_tokens:,} tokens"
-        )
-    table = next((pool for pool in config.pools if pool.name == "request_table"), None)
-    if table is not None and asked is None and table.bytes * 50 > config.available_bytes:
-        notes.append(
-            f"the request table takes {table.bytes:,} bytes for {config.max_running_requests:,} requests: "
-            "fewer max_running_requests or a shorter context_length leave more to tokens"
-        )
+        served = f"{config.max_running_requests:,}"
+        notes.append(f"max_running_requests={asked} is lowered to {served}: {_limit(configurator, config)}")
+    for name, fewer in (("request_table", " or a shorter context_length"), ("c128_state", "")):
+        pool = config.pool(name)
+        if pool is not None and asked is None and pool.bytes * 50 > config.available_bytes:
+            notes.append(
+                f"{name} takes {pool.bytes:,} bytes for {config.max_running_requests:,} requests: "
+                f"fewer max_running_requests{fewer} leave more to tokens"
+            )
+    notes += _state_notes(configurator, config)
     copies = _copied_bytes(model, runtime)
     if copies:
         notes.append(
@@ -198,6 +200,30 @@ def _notes(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> li
                 f"a kernel with 32-bit byte offsets breaks above {limit:,}"
             )
     return notes
+
+
+def _limit(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> str:
+    """Why no more requests are served than these, and what would serve all that are asked for."""
+    runtime, states = configurator.runtime, config.pool("mamba")
+    held = runtime.state_slots_per_request
+    if states is None or states.slots // held > config.max_running_requests:
+        return f"each needs 2 of {config.max_total_num_tokens:,} tokens"
+    needed = held * (runtime.requests_per_worker or 0)
+    return f"each holds {held} of {states.slots:,} state slots; all would need max_mamba_cache_size={needed}"
+
+
+def _state_notes(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> list[str]:
+    """What the state pool means for the requests that are served, where the operator left it to the ratio."""
+    runtime, states = configurator.runtime, config.pool("mamba")
+    held = runtime.state_slots_per_request
+    if states is None or config.pool("full") is None or runtime.max_running_requests is not None:
+        return []
+    if states.slots // held > config.max_running_requests:
+        return []
+    return [
+        f"{config.max_running_requests:,} requests are served at once: each holds {held} of {states.slots:,} state "
+        "slots, and a larger mamba_full_memory_ratio serves more, with fewer tokens"
+    ]
 
 
 def _copied_bytes(model: ModelSpec, runtime: RuntimeSpec) -> int:

@@ -18,8 +18,9 @@ class MambaPoolConfigurator(MemoryPoolConfigurator):
 
     The state pool (`mamba`) has a slot for each state, however long its request is: as many as `max_mamba_cache_size`
     says, or one for each of `max_running_requests` without a radix cache, or else as many as `mamba_full_memory_ratio`
-    of the rest holds; tokens take everything else, what the state's rounding leaves included. A request holds
-    `runtime.state_slots_per_request` of them, which limits `max_running_requests`. While drafts are verified each
+    of the rest holds: those of whole requests, and of no more than are served. Tokens take everything else, what the
+    state's rounding leaves included. A request holds `runtime.state_slots_per_request` of them, which limits
+    `max_running_requests`. While drafts are verified each
     request also keeps the state after each drafted token (`mamba_draft`). Layers with a window are pooled as without
     state.
 

@@ -372,7 +372,9 @@ impl<'a> Layout<'a> {
             StateRule::Slots(slots) => Growth::Fixed(slots.get()),
             StateRule::Requests => Growth::PerRequest { slots: held.get(), base: 0, at_most_anchor: false },
             StateRule::Ratio(ratio) => {
-                let whole = ratio.numerator().saturating_add(ratio.denominator().get());
+                let whole = ratio.numerator().checked_add(ratio.denominator().get()).ok_or_else(|| {
+                    Error::invalid("mamba_full_memory_ratio", &ratio, "pass a ratio whose terms add up to 64 bits")
+                })?;
                 Growth::Share(Ratio::new(ratio.numerator(), whole)?)
             }
         };

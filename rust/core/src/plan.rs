@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 
 use crate::error::{Error, Result};
 use crate::page::{MAX_COUNT, PageSize};
-use crate::pool::{Growth, last_true};
+use crate::pool::{Growth, Pool, last_true};
 use crate::stage::{Stage, as_u64};
 
 /// The most requests that SGLang serves at once unless told otherwise.
@@ -30,6 +30,14 @@ pub enum Requests {
 }
 
 impl Requests {
+    /// The most requests that are served, whatever the tokens.
+    fn most(self) -> u64 {
+        match self {
+            Self::AtMost(requests) => requests.get(),
+            Self::Estimated { .. } | Self::WholeContexts { .. } => MOST_ESTIMATED_REQUESTS,
+        }
+    }
+
     /// Requests served at once when the anchor holds `tokens`. Never falls as `tokens` grow.
     #[must_use]
     pub fn at(self, tokens: u64) -> u64 {
@@ -208,16 +216,12 @@ impl Planner {
         let least = self.required_bytes();
         if !self.has_shares || least > MAX_COUNT.into() {
             let share_slots = if self.has_shares { self.least_share_slots } else { MAX_COUNT };
-            let requests = self.requests_at(tokens, share_slots);
-            let cost = self.stage_cost(&Plan { tokens, requests, share_slots, budget_bytes: 0 });
+            let cost = self.cost_beside(tokens, share_slots);
             return if self.has_shares { cost.max(least) } else { cost };
         }
         let mut budget = least;
         loop {
-            let budget_bytes = as_u64(budget);
-            let share_slots = self.share_slots(budget_bytes);
-            let requests = self.requests_at(tokens, share_slots);
-            let cost = self.stage_cost(&Plan { tokens, requests, share_slots, budget_bytes });
+            let cost = self.cost_beside(tokens, self.share_slots(as_u64(budget)));
             if cost <= budget || budget > MAX_COUNT.into() {
                 return cost.max(budget);
             }
@@ -225,11 +229,17 @@ impl Planner {
         }
     }
 
+    /// Bytes of `tokens` on the stage where they take most, beside `share_slots` of the pools that have a share.
+    #[must_use]
+    pub fn cost_beside(&self, tokens: u64, share_slots: u64) -> u128 {
+        let requests = self.requests_at(tokens, share_slots);
+        self.stage_cost(&Plan { tokens, requests, share_slots, budget_bytes: 0 })
+    }
+
     /// The least budget that works: that of the least tokens and the least slots of every share.
     fn required_bytes(&self) -> u128 {
         let (tokens, share_slots) = (self.least_tokens, self.least_share_slots);
-        let requests = self.requests_at(tokens, share_slots);
-        let cost = self.stage_cost(&Plan { tokens, requests, share_slots, budget_bytes: 0 });
+        let cost = self.cost_beside(tokens, share_slots);
         let shares = self.stages.iter().map(Stage::least_budget_of_shares).max().unwrap_or(0);
         cost.max(shares)
     }
@@ -239,19 +249,25 @@ impl Planner {
         self.stages.iter().map(|stage| stage.bytes(plan)).max().unwrap_or(0)
     }
 
-    /// The slots of the pools that have a share of the budget: as many as it holds on every stage, and never so many that
-    /// the least tokens do not fit beside them. So more budget never gives fewer slots, and never a refusal.
+    /// The slots of the pools that have a share of the budget: as many as it holds on every stage, of whole requests and of
+    /// no more than can be served, and never so many that the least tokens do not fit beside them. So more budget never gives
+    /// fewer slots, and never a refusal; what no request could use goes to tokens.
     fn share_slots(&self, budget_bytes: u64) -> u64 {
         if !self.has_shares {
             return MAX_COUNT;
         }
+        let held = self.share_slots_of_request();
+        let whole = |slots: u64| held.map_or(slots, |held| slots.saturating_sub(slots % held));
         let slots = self.stages.iter().filter_map(|stage| stage.share_slots(budget_bytes)).min().unwrap_or(MAX_COUNT);
-        let fits = |share_slots: u64| {
-            let tokens = self.least_tokens;
-            let requests = self.requests_at(tokens, share_slots);
-            self.stage_cost(&Plan { tokens, requests, share_slots, budget_bytes }) <= budget_bytes.into()
-        };
-        if fits(slots) || !fits(0) { slots } else { last_true(0, slots, fits) }
+        let slots = held.map_or(slots, |held| whole(slots).min(held.get().saturating_mul(self.requests.most())));
+        let fits = |share_slots: u64| self.cost_beside(self.least_tokens, share_slots) <= budget_bytes.into();
+        if fits(slots) || !fits(0) { slots } else { whole(last_true(0, slots, fits)) }
+    }
+
+    /// Slots that a request holds of the pool that has a share, where that limits the requests.
+    fn share_slots_of_request(&self) -> Option<NonZeroU64> {
+        let pools = self.stages.iter().flat_map(Stage::pools);
+        pools.filter(|pool| matches!(pool.growth(), Growth::Share(_))).find_map(Pool::request_slots)
     }
 
     /// The step in which tokens grow.

@@ -75,6 +75,12 @@ impl MemoryPoolConfigurator {
         self.runtime.clone_ref(py)
     }
 
+    /// Tokens by which plans grow: a page, or a request of the whole context where nothing grows with tokens.
+    #[getter]
+    fn token_step(&self) -> u64 {
+        self.planner.page_size().slots()
+    }
+
     /// The plan with the most tokens whose pools fit `available_bytes`.
     ///
     /// Args:
@@ -146,6 +152,14 @@ impl MemoryPoolConfigurator {
         let tokens = self.tokens_on_rank(request_tokens)?;
         let plan = Plan { tokens: 0, requests: 0, share_slots: 0, budget_bytes: 0 };
         self.each_pool(py, &self.planner, &plan, |_, pool| pool.slots_of_request(tokens).checked_mul(pool.cell_bytes()))
+    }
+
+    /// Bytes of one step of tokens more than `config` has, beside its state slots, on the costliest stage.
+    ///
+    /// More than its budget, unless an option limits the tokens.
+    fn next_step_bytes(&self, config: &MemoryPoolConfig) -> PyResult<u128> {
+        let (planner, plan) = self.plan_of(config)?;
+        Ok(planner.cost_beside(plan.tokens.saturating_add(planner.page_size().slots()), plan.share_slots))
     }
 
     /// Bytes of the largest single buffer of each pool: what a kernel's offsets must reach.
