@@ -26,6 +26,7 @@ __all__ = [
     "__version__",
     "build_profile",
     "cell_bytes",
+    "kinds_of",
     "parse_dtype",
     "parse_ratio",
     "split_budget",
@@ -542,6 +543,12 @@ def cell_bytes(
 
     Raises:
         InvalidOptionError: The ranks do not divide the heads, or blocks of scales do not divide a row.
+    """
+
+def kinds_of(layers: Iterable[Layer]) -> frozenset[str]:
+    """The names of all states that `layers` keep, and of the kinds of their spans.
+
+    States are `attention`, `latent`, `index_key`, `compressed_latent`, `compressor` and `recurrent`.
     """
 
 def parse_dtype(name: str) -> str:

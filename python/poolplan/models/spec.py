@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from poolplan._core import CompressedLatent, CompressorState, RecurrentState
+from poolplan._core import kinds_of
 from poolplan.errors import InvalidOptionError, UnsupportedModelError
 from poolplan.models.config import ConfigReader
 from poolplan.models.mtp import read_mtp_layers
@@ -14,14 +14,17 @@ from poolplan.models.registry import read_layers
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
 
     from poolplan._core import Layer
     from poolplan.configurators import RuntimeSpec
-    from poolplan.models.state import State
 
 # Runtimes serve 32-bit checkpoints in 16 bits, and so do they with files that name no type.
 _SIXTEEN_BITS = ("bfloat16", "float16")
+
+# What `kinds_of` says of layers.
+_WINDOWS = frozenset({"window", "chunk"})
+_ALL_TOKENS = frozenset({"full", "compressed"})
+_COMPRESSED = frozenset({"compressed_latent", "compressor"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,11 +54,13 @@ class ModelSpec:
     mamba_conv_dtype: str = "bfloat16"
     mtp_layers: tuple[Layer, ...] = ()
     draft_layers: tuple[Layer, ...] = ()
+    _kinds: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Keep the layers as tuples, so that the spec can be hashed."""
         for name in ("layers", "mtp_layers", "draft_layers"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        object.__setattr__(self, "_kinds", kinds_of(self.layers))
 
     @classmethod
     def from_pretrained(
@@ -91,7 +96,7 @@ class ModelSpec:
         layers = read_layers(reader)
         dtype = _dtype(reader)
         own_cache_dtype = dtype if dtype in _SIXTEEN_BITS else "bfloat16"
-        if any(isinstance(state, CompressedLatent) for layer in layers for state in layer.states):
+        if "compressed_latent" in kinds_of(layers):
             # SGLang 0.5.23 keeps the rows of DeepSeek V4 in FP8 unless told otherwise.
             own_cache_dtype = "fp8_e4m3"
         return cls(
@@ -128,28 +133,22 @@ class ModelSpec:
     @property
     def has_windows(self) -> bool:
         """Whether a layer keeps only the tokens of a window or chunk."""
-        return self._has_span("window", "chunk")
+        return not _WINDOWS.isdisjoint(self._kinds)
 
     @property
     def has_full_attention(self) -> bool:
         """Whether a layer keeps every token, or entries of all of them."""
-        return self._has_span("full", "compressed")
+        return not _ALL_TOKENS.isdisjoint(self._kinds)
 
     @property
     def has_compressed_entries(self) -> bool:
-        """Whether a layer keeps rows that are key and value at once, or entries of several tokens."""
-        return any(isinstance(state, CompressedLatent | CompressorState) for state in self._states())
+        """Whether a layer keeps rows that are key and value at once, or rows that wait to be compressed."""
+        return not _COMPRESSED.isdisjoint(self._kinds)
 
     @property
     def has_recurrent_state(self) -> bool:
         """Whether a layer keeps a state for each request."""
-        return any(isinstance(state, RecurrentState) for state in self._states())
-
-    def _states(self) -> Iterator[State]:
-        return (state for layer in self.layers for state in layer.states)
-
-    def _has_span(self, *kinds: str) -> bool:
-        return any(state.span.kind in kinds for state in self._states())
+        return "recurrent" in self._kinds
 
 
 def _ssm_dtype(config: ConfigReader) -> str:

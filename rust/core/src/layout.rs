@@ -177,17 +177,24 @@ impl<'a> Layout<'a> {
         let first_draft = layers.len();
         let of_stage = layers.iter().enumerate().take(range.end).skip(range.start);
         let of_drafts = drafts.iter().enumerate().map(|(index, layer)| (index.saturating_add(first_draft), layer));
+        // Layers in a row are often alike.
+        let mut last: Option<(&State, bool, Vec<u64>)> = None;
         for (index, layer) in of_stage.chain(of_drafts) {
             let number = u32::try_from(index).unwrap_or(u32::MAX);
             for state in layer.states() {
-                let keys = self.keys_of(state, index >= first_draft);
-                let bytes = self.buffers(state, index >= first_draft)?;
+                let of_draft = index >= first_draft;
+                let keys = self.keys_of(state, of_draft);
+                let bytes = match last.take() {
+                    Some((same, draft, bytes)) if same == state && draft == of_draft => bytes,
+                    _ => self.buffers(state, of_draft)?,
+                };
                 for (_, pool) in pools.iter_mut().filter(|(key, _)| keys.contains(&Some(*key))) {
                     pool.add_layer(number, &bytes, self.page_alignment(state))?;
                 }
+                last = Some((state, of_draft, bytes));
             }
         }
-        Ok(pools.into_iter().map(|(_, pool)| pool).collect())
+        Ok(pools.into_iter().map(|(_, pool)| pool.added_up()).collect())
     }
 
     /// Every pool of the model, without layers, in the order in which users see them.

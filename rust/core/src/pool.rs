@@ -129,11 +129,12 @@ impl Pool {
         }
     }
 
-    /// Adds the buffers of one more state of `layer`, `bytes_per_slot` each, their pages padded to `page_alignment` bytes.
+    /// Adds the buffers of one more state of `layer`, `bytes_per_slot` each, their pages padded to `page_alignment` bytes;
+    /// [`Self::added_up`] ends a series of these.
     ///
     /// # Errors
     /// As [`Self::with_buffers`].
-    pub fn add_layer(&mut self, layer: u32, bytes_per_slot: &[u64], page_alignment: NonZeroU64) -> Result<()> {
+    pub(crate) fn add_layer(&mut self, layer: u32, bytes_per_slot: &[u64], page_alignment: NonZeroU64) -> Result<()> {
         if self.layers.last() != Some(&layer) {
             self.layers.push(layer);
         }
@@ -146,7 +147,7 @@ impl Pool {
     /// [`Error::UnsupportedModel`] when a slot of all buffers together passes 2^62 bytes.
     pub fn with_buffers(mut self, bytes_per_slot: &[u64]) -> Result<Self> {
         self.add_buffers(bytes_per_slot, NonZeroU64::MIN)?;
-        Ok(self)
+        Ok(self.added_up())
     }
 
     fn add_buffers(&mut self, bytes_per_slot: &[u64], page_alignment: NonZeroU64) -> Result<()> {
@@ -165,12 +166,11 @@ impl Pool {
                 None => self.buffers.push(Buffer { bytes_per_slot, page_alignment, count: NonZeroU64::MIN }),
             }
         }
-        self.add_up();
         Ok(())
     }
 
-    /// Makes the sums again from the buffers.
-    fn add_up(&mut self) {
+    /// The pool with its sums made again from its buffers.
+    pub(crate) fn added_up(mut self) -> Self {
         let (page, padding) = (self.slots_per_page.get(), self.padding_slots);
         let sum = |bytes_of: &dyn Fn(&Buffer) -> u128| {
             let bytes = self.buffers.iter().map(|buffer| bytes_of(buffer).saturating_mul(buffer.count.get().into()));
@@ -178,22 +178,21 @@ impl Pool {
         };
         (self.page_bytes, self.padding_bytes) =
             (sum(&|buffer| buffer.page_bytes(page)), sum(&|buffer| buffer.padding_bytes(padding, page)));
+        self
     }
 
     /// The pool with `slots` that the runtime allocates and never hands out, if it has any buffers.
     #[must_use]
     pub fn with_padding(mut self, slots: u64) -> Self {
         self.padding_slots = slots.min(1 << 33);
-        self.add_up();
-        self
+        self.added_up()
     }
 
     /// The pool that has so many slots for each page by which its growth is counted: a ring for each page of another pool.
     #[must_use]
     pub fn with_slots_per_page(mut self, slots: NonZeroU64) -> Self {
         self.slots_per_page = slots;
-        self.add_up();
-        self
+        self.added_up()
     }
 
     /// The pool of which each request that is served holds `slots`: no more requests are served than that allows.

@@ -3,12 +3,12 @@
 use poolplan_core::{CacheFormat, Dtype, Ranks, State};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyFrozenSet, PyTuple};
 
 use crate::compressed::{CompressedLatent, CompressorState};
 use crate::numbers::{checked, positive};
 use crate::recurrent::RecurrentState;
-use crate::state::{Attention, IndexKey, LatentAttention};
+use crate::state::{Attention, IndexKey, LatentAttention, Span};
 use crate::value;
 
 /// One layer: everything that it keeps. Most keep one state, some none, and some two (LongCat-Flash).
@@ -65,6 +65,28 @@ impl Layer {
     fn __replace__<'py>(slf: &Bound<'py, Self>, changes: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
         value::replace(slf, &Self::FIELDS, changes)
     }
+}
+
+/// The names of all states that `layers` keep, and of the kinds of their spans.
+///
+/// States are `attention`, `latent`, `index_key`, `compressed_latent`, `compressor` and `recurrent`.
+#[pyfunction]
+pub(crate) fn kinds_of<'py>(py: Python<'py>, layers: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyFrozenSet>> {
+    let mut kinds = std::collections::BTreeSet::new();
+    for layer in layers.try_iter()? {
+        for state in layer?.cast::<Layer>()?.get().0.states() {
+            kinds.insert(Span(state.span()).kind());
+            kinds.insert(match state {
+                State::Attention(_) => "attention",
+                State::Latent(_) => "latent",
+                State::IndexKey(_) => "index_key",
+                State::CompressedLatent(_) => "compressed_latent",
+                State::Compressor(_) => "compressor",
+                State::Recurrent(_) => "recurrent",
+            });
+        }
+    }
+    PyFrozenSet::new(py, kinds)
 }
 
 /// Bytes that one slot of `state` takes on one of `tp_size` ranks, scales included; of recurrent state, a request.

@@ -33,7 +33,7 @@ mod _core {
     #[pymodule_export]
     use super::configurator::MemoryPoolConfigurator;
     #[pymodule_export]
-    use super::layer::{Layer, cell_bytes, parse_dtype};
+    use super::layer::{Layer, cell_bytes, kinds_of, parse_dtype};
     #[pymodule_export]
     use super::numbers::parse_ratio;
     #[pymodule_export]

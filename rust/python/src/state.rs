@@ -95,7 +95,7 @@ impl Span {
 
     /// `full`, `window`, `chunk`, `compressed`, `encoder` or `request`.
     #[getter]
-    fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match self.0 {
             poolplan_core::Span::Full => "full",
             poolplan_core::Span::Window(_) => "window",
