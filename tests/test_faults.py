@@ -1,4 +1,7 @@
-"""How pool sizing went wrong in public: each report's inputs, the wrong answer that it got, and ours."""
+"""How pool sizing went wrong in public: each report's inputs, the wrong answer that it got, and ours.
+
+Drafts, recurrent state and ranks that share tokens are in `test_faults_states.py`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from poolplan import (
     create_memory_pool_configurator,
 )
 from poolplan.cli.report import plan_report
-from reference.world import State
+from reference.cells import State
 from strategies import model_of
 
 GIB = 1 << 30

@@ -13,12 +13,20 @@ from collections import Counter
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-import poolplan
-from poolplan import Attention, IndexKey, LatentAttention, ModelSpec, UnknownModelWarning, cell_bytes
+from poolplan import (
+    Attention,
+    CompressorState,
+    IndexKey,
+    LatentAttention,
+    ModelSpec,
+    RecurrentState,
+    UnknownModelWarning,
+    cell_bytes,
+)
 
 FACTS = Path(__file__).parent / "facts"
 
@@ -30,18 +38,12 @@ def rows_of(name: str) -> list[dict[str, str]]:
 ROWS = rows_of("vllm_layers.csv")
 CONFIGS = sorted({row["config"] for row in ROWS})
 STATES = [row for row in ROWS if row["kind"] == "MambaSpec"]
-# Recurrent layers are compared where poolplan has a class for what they keep.
-RECURRENT: type[Any] | None = getattr(poolplan, "RecurrentState", None)
 WITH_STATES = {row["config"] for row in STATES}
 # vLLM pads the pages of DeepSeek V4's rows to multiples of 576 bytes, and counts compressed rows by the tokens that
-# they stand for: its pages do not say what a row takes.
+# they stand for: its pages are compared, and not its bytes a token.
 COMPRESSED = {row["config"] for row in ROWS if row["kind"] == "SlidingWindowMLASpec"}
 REFUSED = {row["config"] for row in rows_of("models.csv") if row["refused_key"]}
-COMPARED = [
-    config
-    for config in CONFIGS
-    if config not in COMPRESSED | REFUSED and (RECURRENT is not None or config not in WITH_STATES)
-]
+COMPARED = [config for config in CONFIGS if config not in COMPRESSED | REFUSED]
 
 # The kinds that are compared, and the kind of our span. What is not here makes the tests fail.
 SPANS = {
@@ -101,7 +103,7 @@ def ours(config: str) -> Counter[Kept]:
     for layer in model_of(config).layers:
         for state in layer.states:
             size = cell_bytes(state, kv_cache_dtype="bfloat16", tp_size=1)
-            if RECURRENT is not None and isinstance(state, RECURRENT):
+            if isinstance(state, RecurrentState):
                 kept[Kept("state", None, size, None)] += 1
                 continue
             heads = None
@@ -159,6 +161,27 @@ def test_only_the_window_is_not_vllms_and_only_where_it_is_known_why(config: str
     assert own == adapted
 
 
+@pytest.mark.parametrize("config", sorted(COMPRESSED))
+def test_the_pages_of_deepseek_v4_are_vllms(config: str) -> None:
+    """Each buffer's page, padded to 576 bytes as ours: 64 rows of a window, what 256 tokens are compressed to, some rows of
+    a ring.
+    """
+    rows_of_a_page = {"window": 64, 4: 64, 128: 2}
+    pages: Counter[int] = Counter()
+    for layer in model_of(config).layers:
+        for state in layer.states:
+            if isinstance(state, CompressorState):
+                rows = {4: 4, 128: 8}[state.compress_ratio]
+            else:
+                rows = rows_of_a_page["window" if state.span.kind == "window" else state.span.tokens or 0]
+            pages[-(-rows * cell_bytes(state, kv_cache_dtype="fp8_e4m3", tp_size=1) // 576) * 576] += 1
+    vllms_pages: Counter[int] = Counter()
+    for row in ROWS:
+        if row["config"] == config:
+            vllms_pages[int(row["page_bytes"])] += int(row["layers"])
+    assert pages == vllms_pages
+
+
 @pytest.mark.parametrize("row", STATES, ids=lambda row: row["config"])
 def test_vllms_states_have_inputs_in_16_bits_and_the_rest_in_32(row: dict[str, str]) -> None:
     """The answers have no dtypes. A page is the state's, or else the fewest tokens of attention that it fits in.
@@ -176,10 +199,8 @@ def test_vllms_states_have_inputs_in_16_bits_and_the_rest_in_32(row: dict[str, s
 
 
 def test_every_line_of_vllm_is_compared() -> None:
-    """A lost file would make every test here pass. What is not compared has recurrent state or compressed rows."""
+    """A lost file would make every test here pass."""
     assert (len(CONFIGS), len(ROWS)) == (91, 129)
     assert (len(WITH_STATES), len(COMPRESSED)) == (12, 2)
-    assert set(CONFIGS) - set(COMPARED) <= WITH_STATES | COMPRESSED
-    assert len([config for config in COMPARED if config not in WITH_STATES]) == 77
-    assert sum(row["config"] in COMPARED and row["config"] not in WITH_STATES for row in ROWS) == 92
+    assert set(CONFIGS) == {*COMPARED, *COMPRESSED}
     assert set(DIFFERENT) <= set(COMPARED)
