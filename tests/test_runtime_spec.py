@@ -87,3 +87,48 @@ def test_what_cannot_be_is_refused_by_name(options: dict[str, Any], option: str)
 
 def test_minus_one_is_sglangs_word_for_whole_prompts() -> None:
     assert RuntimeSpec(chunked_prefill_size=-1) == RuntimeSpec()
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"mamba_full_memory_ratio": 0}, "mamba_full_memory_ratio"),
+        ({"mamba_full_memory_ratio": 99.5}, "mamba_full_memory_ratio"),
+        ({"mamba_radix_cache_strategy": "buffer"}, "mamba_radix_cache_strategy"),
+        ({"speculative_algorithm": "MAGIC"}, "speculative_algorithm"),
+        ({"speculative_num_steps": 0}, "speculative_num_steps"),
+        ({"mamba_ssm_dtype": "int3"}, "mamba_ssm_dtype"),
+        ({"v_cache_dtype": "auto"}, "v_cache_dtype"),
+        ({"tp_size": 8, "dp_size": 3, "enable_dp_attention": True}, "dp_size"),
+        ({"pp_layer_partition": ()}, "pp_layer_partition"),
+        ({"pp_layer_partition": "4,x"}, "pp_layer_partition"),
+        ({"pp_layer_partition": [4, 0]}, "pp_layer_partition"),
+        ({"pp_layer_partition": 8}, "pp_layer_partition"),
+    ],
+    ids=str,
+)
+def test_an_option_that_no_runtime_could_follow_is_named(options: dict[str, Any], option: str) -> None:
+    with pytest.raises(InvalidOptionError) as caught:
+        RuntimeSpec(**options)
+    assert caught.value.option == option
+
+
+def test_a_partition_is_kept_as_numbers() -> None:
+    for partition in ("15, 15,16,15", [15, 15, 16, 15], (15, 15, 16, 15)):
+        assert RuntimeSpec(pp_size=4, pp_layer_partition=partition).pp_layer_partition == (15, 15, 16, 15)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def test_workers_of_attention_dp_share_ranks_and_requests() -> None:
+    """SGLang 0.5.23: `attn_tp_size = tp / dp`, and each worker serves its part, one request at least."""
+    runtime = RuntimeSpec(tp_size=8, dp_size=4, enable_dp_attention=True, max_running_requests=10)
+    assert (runtime.attention_tp_size, runtime.requests_per_worker) == (2, 2)
+    few = RuntimeSpec(tp_size=8, dp_size=4, enable_dp_attention=True, max_running_requests=3, max_mamba_cache_size=40)
+    assert (few.requests_per_worker, few.state_slots_per_worker) == (1, 10)
+    apart = RuntimeSpec(tp_size=8, dp_size=4, max_running_requests=10)
+    assert (apart.attention_tp_size, apart.requests_per_worker) == (8, 10)
+
+
+def test_drafts_are_one_more_than_steps_unless_given() -> None:
+    assert RuntimeSpec(speculative_algorithm="EAGLE").speculative_num_draft_tokens == 4
+    assert RuntimeSpec(speculative_algorithm="EAGLE", speculative_num_draft_tokens=7).speculative_num_draft_tokens == 7
+    assert RuntimeSpec().speculative_num_draft_tokens is None

@@ -74,7 +74,9 @@ class World:
         elif options.disable_hybrid_swa_memory:
             self.window_rule = "all"
         elif options.disable_radix_cache and options.bounds_requests:
-            self.window_rule = "requests"
+            # Where nothing keeps every token, the windows are the anchor: they follow the budget.
+            anchored = any(state[-1][0] in ("full", "compressed") or state[0] == "recurrent" for state in states)
+            self.window_rule = "requests" if anchored else "ratio"
 
     def _check(self, compressed: list[int]) -> None:
         options, has_state = self.options, "mamba" in self.names
