@@ -214,8 +214,14 @@ def _limit(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> st
 
 def _state_notes(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> list[str]:
     """What the state pool means for the requests that are served, where the operator left it to the ratio."""
-    runtime, states = configurator.runtime, config.pool("mamba")
+    runtime, states, source = configurator.runtime, config.pool("mamba"), config.pool("cross")
     held = runtime.state_slots_per_request
+    if source is not None and runtime.max_running_requests is None:
+        positions = source.slots // max(config.max_running_requests, 1)
+        return [
+            f"{config.max_running_requests:,} requests are served at once, as many as can all have the whole context: "
+            f"each also holds {positions:,} positions of an encoder's output; max_running_requests says otherwise"
+        ]
     if states is None or config.pool("full") is None or runtime.max_running_requests is not None:
         return []
     if states.slots // held > config.max_running_requests:

@@ -10,7 +10,9 @@ hybrid.py      window layers with heads of their own
 latent.py      MLA
 sparse.py      sparse attention with index keys: DSA, MiniMax M3
 compressed.py  windows beside compressed entries: DeepSeek V4
-recurrent.py   recurrent state, alone or beside attention: Mamba, GDN, KDA, lightning, short convolutions, RWKV
+mamba.py       Mamba and Mamba 2, alone or beside attention
+linear.py      linear attention and its kin: GDN, KDA, lightning, short convolutions, RG-LRU, RWKV, xLSTM
+mixed.py       which layer is recurrent, by the names that files give them
 state_forms.py the tensors of each form of recurrent state
 encoder.py     cross attention to an encoder: Whisper, BART, T5, Llama 3.2 Vision
 mtp.py         the MTP layers of a checkpoint
@@ -18,7 +20,7 @@ state.py       everything that a layer can keep, as one type
 catalog.json   facts of well-known checkpoints;  defaults.json  what the config classes fill in
 """
 
-from poolplan.models import compressed, decoder, encoder, hybrid, latent, recurrent, sparse, window
+from poolplan.models import compressed, decoder, encoder, hybrid, latent, linear, mamba, sparse, window
 from poolplan.models.config import ConfigReader
 from poolplan.models.registry import register_model, registered_models
 from poolplan.models.spec import ModelSpec
@@ -32,7 +34,8 @@ del (
     encoder,
     hybrid,
     latent,
-    recurrent,
+    linear,
+    mamba,
     sparse,
     window,
 )  # imported for the families that they register

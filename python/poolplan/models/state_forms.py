@@ -1,7 +1,7 @@
 """The forms of recurrent state: the tensors that one layer keeps for a request.
 
 Sources: SGLang 0.5.23, `srt/configs/mamba_utils.py` (its shapes keep `kernel - 1` columns of a convolution's inputs),
-and the classes named beside the others. Which layers keep a state is in `recurrent.py`.
+and the classes named beside the others. Which layers keep a state is in `mamba.py` and `linear.py`.
 """
 
 from __future__ import annotations

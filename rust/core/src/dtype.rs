@@ -91,7 +91,7 @@ impl Dtype {
             }
             Self::Mxfp8 => Storage { names: &["mxfp8"], bits: 8, scales: Scales::Blocks(32) },
             Self::Mxfp4 => Storage { names: &["mxfp4"], bits: 4, scales: Scales::Blocks(32) },
-            Self::Nvfp4 => Storage { names: &["nvfp4"], bits: 4, scales: Scales::Blocks(16) },
+            Self::Nvfp4 => Storage { names: &["nvfp4", "fp4_e2m1"], bits: 4, scales: Scales::Blocks(16) },
             Self::Fp4MxBlock16 => Storage { names: &["fp4_mx_block16"], bits: 4, scales: Scales::Blocks(16) },
             Self::Int8 => Storage { names: &["int8", "int8_per_token_head"], bits: 8, scales: Scales::Row(4) },
             Self::Fp8PerTokenHead => Storage { names: &["fp8_per_token_head"], bits: 8, scales: Scales::Row(4) },

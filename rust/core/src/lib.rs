@@ -30,6 +30,7 @@ mod ratio;
 mod runtime;
 mod split;
 mod stage;
+mod window;
 
 pub use cell::{CacheFormat, Ranks, buffers_of, cell_bytes, heads_on_rank};
 pub use dtype::Dtype;
