@@ -181,6 +181,7 @@ def test_groups_follow_ranks_where_they_are_fewer() -> None:
             {"model_type": "rwkv5", "hidden_size": 100, "num_hidden_layers": 1}, "hidden_size", id="rwkv heads"
         ),
         pytest.param({"model_type": "nemotron_h", "hybrid_override_pattern": "MXM"}, "hybrid_override_pattern", id="X"),
+        pytest.param({"model_type": "nemotron_h", "layers_block_type": [[1]]}, "hybrid_override_pattern", id="lists"),
         pytest.param({"model_type": "xlstm", "qk_dim_factor": 0.3}, "qk_dim_factor", id="xlstm rounds"),
         pytest.param({"model_type": "recurrent_gemma", "block_types": []}, "block_types", id="no blocks"),
         pytest.param({"model_type": "zamba2", "layers_block_type": ["mamba"]}, "n_mamba_heads", id="zamba2 heads"),

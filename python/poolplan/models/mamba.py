@@ -157,7 +157,7 @@ def nemotron_h(config: ConfigReader) -> list[Layer]:
         **{kind: [] for kind in NOTHING},
     }
     layers: list[Layer] = []
-    for kind in cast("Sequence[Any]", pattern):
+    for kind in map(str, cast("Sequence[Any]", pattern)):
         if kind not in kept:
             raise config.error("hybrid_override_pattern", f"hybrid_override_pattern has {kind!r}, which is not known")
         layers.append(Layer(states=kept[kind]))
@@ -202,7 +202,7 @@ def _shared_attention(config: ConfigReader, state: RecurrentState) -> list[Layer
         raise config.error("attention_head_dim", f"{heads} heads do not divide twice a width of {width(config)}")
     own = Attention(num_kv_heads=num_kv_heads(config), head_dim=wide or 2 * width(config) // heads)
     layers: list[Layer] = []
-    for kind in kinds[: config.num_layers]:
+    for kind in map(str, kinds[: config.num_layers]):
         if kind not in HYBRID | LINEAR:
             raise config.error("layers_block_type", f"layers_block_type has {kind!r}, which is not known")
         layers.append(Layer(states=[own, state] if kind in HYBRID else [state]))

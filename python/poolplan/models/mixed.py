@@ -22,10 +22,11 @@ def linear_by_name(config: ConfigReader, key: str, kinds: list[Any]) -> list[boo
     layers = config.num_layers
     if len(kinds) < layers:
         raise config.error(key, f"{key} has {len(kinds)} entries for {layers} layers")
-    for kind in kinds[:layers]:
-        if kind not in ATTENTION | LINEAR:
-            raise config.error(key, f"{key} has {kind!r}, which is not planned yet")
-    return [kind in LINEAR for kind in kinds[:layers]]
+    names = [str(kind) for kind in kinds[:layers]]
+    for name in names:
+        if name not in ATTENTION | LINEAR:
+            raise config.error(key, f"{key} has {name!r}, which is not planned yet")
+    return [name in LINEAR for name in names]
 
 
 def alternate(linear: list[bool], own: State | None, state: RecurrentState | None) -> list[Layer]:

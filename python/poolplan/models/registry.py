@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     LayersOf = Callable[[ConfigReader], Sequence[Layer]]
 
 # Keys that say that a layer keeps something beside or instead of the keys and values of every token, and what it is.
-_HINTS = {
+HINTS = {
     **dict.fromkeys(
         (
             "attn_layer_indices",
@@ -195,7 +195,7 @@ def _layers_of(config: ConfigReader, layers_of: LayersOf) -> tuple[Layer, ...]:
 
 
 def _refuse_hints(config: ConfigReader, reads: frozenset[str]) -> None:
-    for key, state in _HINTS.items():
+    for key, state in HINTS.items():
         if key not in reads and (_is_set(key, config.text.get(key)) or _is_set(key, config.root.get(key))):
             raise _refusal(config, key, state)
     if "attn_type_list" not in reads and any(kind != 1 for kind in config.sequence("attn_type_list") or []):
@@ -208,7 +208,7 @@ def _refuse_unknown(config: ConfigReader) -> None:
     for key, value in config.text.items():
         if str(key).startswith(_HINTING_PREFIXES) and _is_set(key, value):
             raise _refusal(config, key, "state that is not known")
-    for kind in config.sequence("layer_types") or []:
+    for kind in map(str, config.sequence("layer_types") or []):
         if kind not in _FULL_ATTENTION:
             raise _refusal(config, "layer_types", f"layers of type {kind!r}")
 

@@ -65,7 +65,7 @@ def spans_of_layer_types(config: ConfigReader) -> list[Span] | None:
 
 
 def _span_of_kind(config: ConfigReader, kind: object) -> Span:
-    if kind in _FULL:
+    if isinstance(kind, str) and kind in _FULL:
         return Span.full()
     if kind == "sliding_attention":
         if config.optional_integer(*_WINDOW_KEYS) is None:
