@@ -76,13 +76,17 @@ def check_monotone_in_budget(case: Case, config: MemoryPoolConfig | None, larger
 
 
 def check_monotone_in_cell(case: Case, config: MemoryPoolConfig | None, more: int) -> None:
-    """Law 3: a larger cell never gives more tokens. One state more in the last layer adds to a pool that is there."""
+    """Law 3: a larger cell never gives more tokens, beside as many state slots. One state more adds to a pool that is there."""
     last = case.layers[-1]
     if last and last[0][-1][0] != "request":
         extra = ("heads", 24, 32 * more, 32, last[0][-1])
         less = plan(dataclasses.replace(case, layers=(*case.layers[:-1], (*last, extra))), case.budget)
-        if less is not None:
-            assert config is not None
+        if less is None:
+            return
+        assert config is not None
+        assert state_slots(less) <= state_slots(config)
+        # Beside fewer states fewer requests are served, and what each of them held goes to tokens.
+        if state_slots(less) == state_slots(config) or not case.world().has_share:
             assert less.max_total_num_tokens <= config.max_total_num_tokens
 
 
