@@ -229,3 +229,14 @@ def test_a_workload_fits_as_often_as_its_binding_pool_holds_it(capsys: pytest.Ca
 def test_what_does_not_fit_the_model_is_refused(capsys: pytest.CaptureFixture[str], arguments: str, word: str) -> None:
     assert run(arguments.split()) == 2
     assert word in capsys.readouterr().err
+
+
+def test_ranks_that_share_tokens_are_counted_together(capsys: pytest.CaptureFixture[str]) -> None:
+    """Llama-3.1-8B on 8 ranks of which 2 share tokens: a request of 131,072 tokens needs half of them on each."""
+    dcp = ("--tp-size", "8", "--dcp-size", "2", "--page-size", "64", "--max-running-requests", "16", *BARE)
+    report = plan(capsys, LLAMA, "--available", "3GiB", *dcp)
+    tokens = report["max_total_num_tokens"]
+    assert 65_536 < tokens < 131_072
+    assert f"together they hold {2 * tokens:,} tokens" in report["notes"][0]
+    assert not any("does not fit" in note for note in report["notes"])
+    assert report["concurrent_requests"]["requests"] == 1

@@ -169,6 +169,9 @@ def _notes(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> li
         which = "the stage that takes most" if runtime.pp_rank is None else f"stage {runtime.pp_rank}"
         notes.append(f"{runtime.pp_size} stages hold the same tokens; the pools are those of {which}")
     full = config.full_max_total_num_tokens
+    if full is not None and runtime.dcp_size > 1:
+        full *= runtime.dcp_size
+        notes.append(f"{runtime.dcp_size} ranks share the tokens of a request: together they hold {full:,} tokens")
     if full is not None and full < context_length:
         notes.append(
             f"one request of the whole context ({context_length:,} tokens) does not fit: "
