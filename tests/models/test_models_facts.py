@@ -19,10 +19,12 @@ from poolplan import (
     LatentAttention,
     ModelSpec,
     RecurrentState,
+    RuntimeSpec,
     State,
     UnknownModelWarning,
     UnsupportedModelError,
     cell_bytes,
+    create_memory_pool_configurator,
 )
 
 FACTS = Path(__file__).parents[1] / "facts"
@@ -107,6 +109,18 @@ def test_a_file_keeps_the_bytes_that_were_worked_out_by_hand(row: dict[str, str]
 @pytest.mark.parametrize("row", PLANNED, ids=lambda row: row["config"])
 def test_a_file_has_the_mtp_layers_that_were_counted_by_hand(row: dict[str, str]) -> None:
     assert len(read(row["config"]).mtp_layers) == int(row["mtp_layers"])
+
+
+@pytest.mark.parametrize("row", PLANNED, ids=lambda row: row["config"])
+def test_a_file_is_planned_whole(row: dict[str, str]) -> None:
+    """Its pools hold every layer that keeps anything, with all that it keeps, and fit."""
+    model = read(row["config"])
+    config = create_memory_pool_configurator(model, RuntimeSpec(page_size=256)).calculate_pool_sizes(1 << 40)
+    assert config.total_bytes <= 1 << 40
+    assert config.max_total_num_tokens > 0
+    assert config.max_running_requests > 0
+    pooled = {layer for pool in config.pools for layer in pool.layers}
+    assert pooled == {index for index, layer in enumerate(model.layers) if layer.states}
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: row["config"])
