@@ -63,6 +63,19 @@ V4 = "deepseek-ai--DeepSeek-V4-Flash"
         pytest.param("inclusionAI--Ring-mini-linear-2.0", "", {"full": 8_192, "mamba": 16_777_216}, id="lightning"),
         pytest.param("Zyphra--Zamba2-7B", "", {"full": 372_736, "mamba": 152_243_712}, id="zamba 2"),
         pytest.param("RWKV--rwkv-5-world-3b", "", {"mamba": 21_299_200}, id="rwkv"),
+        # 36 layers of conv 8192 x 3 and state 32 x 128 x 128, in 16 bits and in both dtypes the other way round.
+        pytest.param(
+            "Qwen--Qwen3-Next-80B-A3B-Thinking",
+            "--mamba-ssm-dtype bfloat16",
+            {"full": 24_576, "mamba": 36 * 2 * (8192 * 3 + 32 * 128 * 128)},
+            id="state in 16 bits",
+        ),
+        pytest.param(
+            "Qwen--Qwen3-Next-80B-A3B-Thinking",
+            "--mamba-ssm-dtype bfloat16 --mamba-conv-dtype float32",
+            {"full": 24_576, "mamba": 36 * (4 * 8192 * 3 + 2 * 32 * 128 * 128)},
+            id="inputs in 32 bits",
+        ),
         pytest.param("pfnet--plamo-2-1b", "", {"swa": 4_096, "mamba": 8_585_216}, id="windows beside state"),
         pytest.param("transformers-default--gemma3n_text", "", {"full": 8_192, "swa": 32_768}, id="shared caches"),
         pytest.param("facebook--bart-large-cnn", "", {"full": 49_152, "cross": 49_152}, id="encoder"),

@@ -146,6 +146,16 @@ def test_the_state_of_minimax_m1_is_the_largest() -> None:
     assert state_bytes(model) == 70 * 64 * 128 * 128 * 4 == 293_601_280
 
 
+def test_a_file_may_say_the_dtype_of_its_states() -> None:
+    """SGLang 0.5.23, `mamba_utils`: `mamba_ssm_dtype` of the text part, and not Nemotron's `mamba_ssm_cache_dtype`."""
+    named = config_of("Qwen--Qwen3.5-27B")
+    assert ModelSpec.from_config(named).mamba_ssm_dtype == "float32"
+    named["text_config"]["mamba_ssm_dtype"] = "bfloat16"
+    assert ModelSpec.from_config(named).mamba_ssm_dtype == "bfloat16"
+    nemotron = config_of("nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4") | {"mamba_ssm_cache_dtype": "float16"}
+    assert ModelSpec.from_config(nemotron).mamba_ssm_dtype == "float32"
+
+
 def test_groups_follow_ranks_where_they_are_fewer() -> None:
     """granite-4.0-h-tiny: 3,328 rows of inputs on one rank, 640 on each of 8 (SGLang 0.5.23, `Mamba2StateShape`)."""
     granite = {
