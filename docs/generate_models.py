@@ -17,6 +17,7 @@ from poolplan import ModelSpec, RuntimeSpec, UnknownModelWarning, UnsupportedMod
 from poolplan.models import registered_models
 from poolplan.models.config import ConfigReader
 from poolplan.models.registry import registered_family
+from poolplan.models.unplanned import refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,6 +108,8 @@ def _answer(name: str, examples: dict[str, dict[str, Any]]) -> tuple[str, str]:
         page = 256 if model.has_compressed_entries else 64
         configurator = create_memory_pool_configurator(model, RuntimeSpec(page_size=page))
         return _kinds(model), f"`{type(configurator).__name__}`"
+    if family.layers_of is refused:
+        return "a state that is not known exactly", "refused"
     summary = (family.layers_of.__doc__ or "").strip().split("\n")[0].removeprefix("Return ").rstrip(".")
     return summary, "as its file says"
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from poolplan import (
     CompressedPoolConfigurator,
+    InsufficientMemoryError,
     InvalidOptionError,
     MambaPoolConfigurator,
     MemoryPoolConfig,
@@ -168,3 +170,17 @@ def test_the_rings_are_longer_where_drafts_are_verified() -> None:
     draft = config.pool("draft_swa")
     assert draft is not None
     assert (draft.slots, draft.cell_bytes, draft.layers) == (slots["swa"], 584, (43,))
+
+
+def test_a_plan_beside_states_is_finished_and_pickled_as_it_is() -> None:
+    """Fewer requests keep fewer states after drafted tokens, and the state pool and the tokens as they are."""
+    runtime = RuntimeSpec(speculative_algorithm="NGRAM", max_running_requests=32)
+    configurator = create_memory_pool_configurator(model("Qwen--Qwen3.5-35B-A3B"), runtime)
+    config = configurator.calculate_pool_sizes(60 * GIB)
+    assert configurator.finalize_with_max_running_requests(config) == config
+    again: MemoryPoolConfig = pickle.loads(pickle.dumps(config))
+    assert configurator.concurrent_requests(again, 1000) == configurator.concurrent_requests(config, 1000)
+    fewer = configurator.finalize_with_max_running_requests(again.__replace__(max_running_requests=8))
+    assert pool_slots(fewer) == pool_slots(config) | {"mamba_draft": 8 * 4, "request_table": 8}
+    with pytest.raises(InsufficientMemoryError, match="the state pool holds 32"):
+        configurator.finalize_with_max_running_requests(again.__replace__(max_running_requests=33))

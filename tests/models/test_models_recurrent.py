@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import poolplan.models.recurrent  # noqa: F401  # pyright: ignore[reportUnusedImport] - for the families it registers
 from poolplan import Attention, InvalidOptionError, ModelSpec, RecurrentState, UnsupportedModelError, cell_bytes
 
 FACTS = Path(__file__).parents[1] / "facts"

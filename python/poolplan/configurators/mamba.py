@@ -17,12 +17,11 @@ class MambaPoolConfigurator(MemoryPoolConfigurator):
     """Applies when a layer keeps recurrent state: Mamba, GDN, KDA, lightning attention, short convolutions.
 
     The state pool (`mamba`) has a slot for each state, however long its request is: as many as `max_mamba_cache_size`
-    says, or one for each of `max_running_requests` without a radix cache, or else as many as `mamba_full_memory_ratio`
-    of the rest holds: those of whole requests, and of no more than are served. Tokens take everything else, what the
-    state's rounding leaves included. A request holds `runtime.state_slots_per_request` of them, which limits
-    `max_running_requests`. While drafts are verified each
-    request also keeps the state after each drafted token (`mamba_draft`). Layers with a window are pooled as without
-    state.
+    says, or one for each of `max_running_requests` without a radix cache, or else as many as a share of the budget
+    holds, `mamba_full_memory_ratio` to 1 of the rest: those of whole requests, and of no more than are served. Tokens
+    take everything else, what the state's rounding leaves included. A request holds `runtime.state_slots_per_request`
+    slots, which limits `max_running_requests`. While drafts are verified each request also keeps the state after each
+    drafted token (`mamba_draft`). Layers with a window are pooled as without state.
 
     More budget never gives fewer slots, and with the same slots never fewer tokens; the slot that it adds may cost
     some. A model of states only gives them the whole budget: its tokens are then those of as many requests of the whole

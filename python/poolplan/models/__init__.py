@@ -12,6 +12,7 @@ sparse.py      sparse attention with index keys: DSA, MiniMax M3
 compressed.py  windows beside compressed entries: DeepSeek V4
 mamba.py       Mamba and Mamba 2, alone or beside attention
 linear.py      linear attention and its kin: GDN, KDA, lightning, short convolutions, RG-LRU, RWKV, xLSTM
+unplanned.py   architectures whose state is not known exactly, and which are refused
 mixed.py       which layer is recurrent, by the names that files give them
 state_forms.py the tensors of each form of recurrent state
 encoder.py     cross attention to an encoder: Whisper, BART, T5, Llama 3.2 Vision
@@ -20,7 +21,7 @@ state.py       everything that a layer can keep, as one type
 catalog.json   facts of well-known checkpoints;  defaults.json  what the config classes fill in
 """
 
-from poolplan.models import compressed, decoder, encoder, hybrid, latent, linear, mamba, sparse, window
+from poolplan.models import compressed, decoder, encoder, hybrid, latent, linear, mamba, sparse, unplanned, window
 from poolplan.models.config import ConfigReader
 from poolplan.models.registry import register_model, registered_models
 from poolplan.models.spec import ModelSpec
@@ -37,5 +38,6 @@ del (
     linear,
     mamba,
     sparse,
+    unplanned,
     window,
 )  # imported for the families that they register

@@ -62,9 +62,9 @@ def delta_attention(heads: int, dim: int, kernel: int) -> RecurrentState:
     )
 
 
-def lightning(heads: int, dim: int) -> RecurrentState:
-    """Lightning attention: a matrix for each head, and no convolution."""
-    return RecurrentState(tensors=[StateTensor(num_heads=heads, head_elements=dim * dim)])
+def linear_attention(heads: int, key_dim: int, value_dim: int) -> RecurrentState:
+    """Lightning attention and GLA: a matrix for each head, and no convolution."""
+    return RecurrentState(tensors=[StateTensor(num_heads=heads, head_elements=key_dim * value_dim)])
 
 
 def short_convolution(channels: int, kernel: int) -> RecurrentState:
