@@ -104,6 +104,9 @@ def test_an_unknown_plain_decoder_is_planned_with_a_warning_that_names_it() -> N
     "keys",
     [
         {"mamba_d_state": 16},
+        {"mixer_types": ["lightning"] * 4},
+        {"lightning_head_dim": 128},
+        {"efficient_attention_config": {"jet": {}}},
         {"ssm_anything": 1},
         {"linear_key_head_dim": 128},
         {"index_topk": 2048},
