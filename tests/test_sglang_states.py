@@ -184,3 +184,17 @@ def test_a_plan_beside_states_is_finished_and_pickled_as_it_is() -> None:
     assert pool_slots(fewer) == pool_slots(config) | {"mamba_draft": 8 * 4, "request_table": 8}
     with pytest.raises(InsufficientMemoryError, match="the state pool holds 32"):
         configurator.finalize_with_max_running_requests(again.__replace__(max_running_requests=33))
+
+
+def test_more_requests_than_a_plan_has_states_for_need_the_budget_that_the_error_says() -> None:
+    configurator = create_memory_pool_configurator(model("Qwen--Qwen3.5-27B"), RuntimeSpec())
+    config = configurator.calculate_pool_sizes(40 * GIB)
+    more = config.__replace__(max_running_requests=config.max_running_requests + 5)
+    with pytest.raises(InsufficientMemoryError) as caught:
+        configurator.finalize_with_max_running_requests(more)
+    required = caught.value.required_bytes
+    assert required > 40 * GIB
+    enough = more.__replace__(available_bytes=required)
+    assert configurator.finalize_with_max_running_requests(enough).total_bytes <= required
+    with pytest.raises(InsufficientMemoryError):
+        configurator.finalize_with_max_running_requests(more.__replace__(available_bytes=required - 1))

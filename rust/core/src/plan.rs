@@ -200,10 +200,24 @@ impl Planner {
         let what = format!("{tokens} tokens and {requests} requests");
         Err(Error::InsufficientMemory {
             available_bytes: budget_bytes.into(),
-            required_bytes: cost.max(u128::from(budget_bytes).saturating_add(1)),
+            required_bytes: self.budget_for(tokens, requests),
             reason: if requests > most { format!("{what}, and the state pool holds {most}") } else { what },
             alternatives: Vec::new(),
         })
+    }
+
+    /// The least budget that holds `tokens` and `requests` on every stage; reached as [`Self::cost`] is.
+    fn budget_for(&self, tokens: u64, requests: u64) -> u128 {
+        let held = self.share_slots_of_request().map_or(0, NonZeroU64::get);
+        let mut budget = self.least_budget_of_shares(held.saturating_mul(requests));
+        loop {
+            let plan = self.plan_of(tokens, requests, as_u64(budget));
+            let cost = self.stage_cost(&plan);
+            if cost <= budget || budget > MAX_COUNT.into() {
+                return cost.max(budget);
+            }
+            budget = cost;
+        }
     }
 
     /// The least budget that holds `tokens` on every stage.
@@ -240,8 +254,12 @@ impl Planner {
     fn required_bytes(&self) -> u128 {
         let (tokens, share_slots) = (self.least_tokens, self.least_share_slots);
         let cost = self.cost_beside(tokens, share_slots);
-        let shares = self.stages.iter().map(Stage::least_budget_of_shares).max().unwrap_or(0);
-        cost.max(shares)
+        cost.max(self.least_budget_of_shares(0))
+    }
+
+    /// The least budget of which every share holds its minimum, and `slots` at least, on every stage.
+    fn least_budget_of_shares(&self, slots: u64) -> u128 {
+        self.stages.iter().map(|stage| stage.least_budget_of_shares(slots)).max().unwrap_or(0)
     }
 
     /// Bytes of all pools of the stage where they take most.

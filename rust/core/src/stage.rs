@@ -105,10 +105,14 @@ impl Stage {
         slots.min()
     }
 
-    /// The least budget of which every share holds its minimum.
-    pub(crate) fn least_budget_of_shares(&self) -> u128 {
+    /// The least budget of which every share holds its minimum, and `slots` at least.
+    pub(crate) fn least_budget_of_shares(&self, slots: u64) -> u128 {
         let budgets = self.shares().filter_map(|(pool, ratio)| {
-            let slots = pool.page_size().align_up(pool.minimum()?.slots);
+            let minimum = pool.minimum().map_or(0, |minimum| minimum.slots).max(slots);
+            if minimum == 0 {
+                return None;
+            }
+            let slots = pool.page_size().align_up(minimum);
             let bytes = pool.bytes(slots, self.granularity).saturating_add(self.within_share_bytes(pool, slots));
             Some(u64::try_from(bytes).map_or(u128::MAX, |bytes| ratio.tokens_for(bytes).into()))
         });
