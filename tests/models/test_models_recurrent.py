@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from poolplan import Attention, InvalidOptionError, ModelSpec, RecurrentState, UnsupportedModelError, cell_bytes
+from poolplan import (
+    Attention,
+    IndexKey,
+    InvalidOptionError,
+    ModelSpec,
+    RecurrentState,
+    UnsupportedModelError,
+    cell_bytes,
+)
 
 FACTS = Path(__file__).parents[1] / "facts"
 ROWS = {
@@ -154,3 +162,100 @@ def test_a_state_that_is_not_known_exactly_is_not_taken_for_attention(model_type
     with pytest.raises(UnsupportedModelError, match="keeps a state for each request") as caught:
         ModelSpec.from_config(PLAIN | {"model_type": model_type})
     assert caught.value.key == "model_type"
+
+
+OLMO: dict[str, Any] = {
+    "model_type": "olmo_hybrid",
+    "num_hidden_layers": 8,
+    "hidden_size": 2048,
+    "num_attention_heads": 16,
+}
+# transformers 5.24.0 writes `BailingHybridConfig()` so: `head_dim` is then the rotary dimension.
+BAILING: dict[str, Any] = {
+    "model_type": "bailing_hybrid",
+    "num_hidden_layers": 6,
+    "layer_types": ["linear_attention"] * 5 + ["full_attention"],
+    "head_dim": 64,
+    "linear_head_dim": 128,
+    "linear_num_heads": 32,
+    "short_conv_kernel_size": 4,
+}
+GLM: dict[str, Any] = {
+    "model_type": "glm5_next_text",
+    "layer_types": ["indexed_attention" if index % 4 == 3 else "linear_attention" for index in range(45)],
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "layer"),
+    [
+        # `OlmoHybridConfig`: 16 key heads of 96 and value heads of 192.
+        pytest.param(OLMO, 6144 * 3 * 2 + 3072 * 96 * 4, id="olmo hybrid divides its own width"),
+        pytest.param(BAILING, 3 * 4096 * 3 * 2 + 32 * 128 * 128 * 4, id="bailing hybrid as transformers writes it"),
+        pytest.param({"model_type": "rwkv", "hidden_size": 2048}, 2 * 2048 * 2 + 3 * 2048 * 4, id="rwkv of one width"),
+        pytest.param(
+            {"model_type": "nemotron_h", "hybrid_override_pattern": "M*", "mamba_n_groups": 4},
+            (8192 + 2 * 4 * 128) * 3 * 2 + 8192 * 128 * 4,
+            id="nemotron's other name for groups",
+        ),
+    ],
+)
+def test_what_a_class_works_out_from_other_keys_is_not_its_default(config: dict[str, Any], layer: int) -> None:
+    """transformers 5.24.0: these numbers follow from the file's own keys."""
+    assert {cell_bytes(state, kv_cache_dtype="bfloat16", tp_size=1) for state in states_of(config).values()} == {layer}
+
+
+@pytest.mark.parametrize(
+    ("config", "head_dim"),
+    [
+        pytest.param(
+            {"model_type": "recurrent_gemma", "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 1},
+            128,
+            id="recurrent gemma",
+        ),
+        pytest.param(
+            {
+                "model_type": "zamba",
+                "num_hidden_layers": 3,
+                "hidden_size": 2048,
+                "layers_block_type": ["mamba", "mamba", "hybrid"],
+            },
+            256,
+            id="zamba: twice the width, in 16 heads",
+        ),
+    ],
+)
+def test_a_head_that_a_class_divides_is_not_its_default(config: dict[str, Any], head_dim: int) -> None:
+    layers = ModelSpec.from_config(config).layers
+    heads = {state.head_dim for layer in layers for state in layer.states if isinstance(state, Attention)}
+    assert heads == {head_dim}
+
+
+@pytest.mark.parametrize(("layers", "full"), [(2, [1]), (3, [2]), (5, [3])])
+def test_olmo_hybrid_has_at_least_one_layer_of_attention(layers: int, full: list[int]) -> None:
+    assert attending(OLMO | {"num_hidden_layers": layers, "full_attention_interval": 2}) == full
+
+
+@pytest.mark.parametrize(
+    ("keys", "owners"),
+    [
+        # What `Glm5NextTextConfig` of transformers 5.24.0 answers, and SGLang 0.5.23's `dsa_layer_skips_topk`.
+        pytest.param({"index_topk_freq": 3}, [7, 19, 31, 43], id="every third"),
+        pytest.param(
+            {"index_topk_freq": 8, "index_skip_topk_offset": 4}, [3, 11, 19, 27, 35, 43], id="every eighth from 3 on"
+        ),
+        pytest.param({"index_topk_pattern": "F" * 8 + "S" * 37}, [3, 7], id="by letters"),
+        pytest.param({"index_topk": None}, [], id="without an indexer"),
+    ],
+)
+def test_the_layers_of_glm_5_3_that_own_an_indexer(keys: dict[str, Any], owners: list[int]) -> None:
+    layers = ModelSpec.from_config(GLM | keys).layers
+    own = [index for index, layer in enumerate(layers) if any(isinstance(state, IndexKey) for state in layer.states)]
+    assert own == owners
+
+
+@pytest.mark.parametrize("settings", [{"layer": "Mamba3"}, {"layer": None}, {"layer": "Mamba2", "d_ssm": 1024}])
+def test_a_layer_of_the_mamba_package_that_is_not_known_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        ModelSpec.from_config({"d_model": 2560, "n_layer": 4, "ssm_cfg": settings})
+    assert caught.value.key == "ssm_cfg"

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from poolplan._core import IndexKey, LatentAttention, Layer, Span
+from poolplan._core import Attention, IndexKey, LatentAttention, Layer, Span
 from poolplan.models import state_forms as forms
-from poolplan.models.heads import attention, attention_heads, head_dim, width
+from poolplan.models.heads import attention, attention_heads, head_dim, num_kv_heads, width
 from poolplan.models.mixed import alternate, linear_by_name
 from poolplan.models.registry import register_model
+from poolplan.models.sparse import owns_indexer
 
 if TYPE_CHECKING:
     from poolplan._core import RecurrentState
@@ -27,11 +28,10 @@ _GDN_KEYS = ("full_attention_interval", "linear_num_key_heads", "linear_num_valu
     "qwen3_5_moe",
     "qwen3_5_moe_text",
     "Qwen3_5MoeForCausalLM",
-    "olmo_hybrid",
     reads=_GDN_KEYS,
 )
 def gated_delta_net(config: ConfigReader) -> list[Layer]:
-    """Return layers of Qwen3-Next, Qwen3.5 and OLMo Hybrid: GDN, and full attention every fourth layer."""
+    """Return layers of Qwen3-Next and Qwen3.5: GDN, and full attention every fourth layer."""
     if config.get("use_sliding_window") and config.optional_integer("sliding_window") is not None:
         raise config.error("sliding_window", "sliding_window is used, and which layers it is of is not known")
     kinds = config.sequence("layer_types")
@@ -47,6 +47,28 @@ def gated_delta_net(config: ConfigReader) -> list[Layer]:
         config.integer("linear_conv_kernel_dim"),
     )
     return alternate(linear, attention(config), state)
+
+
+@register_model("olmo_hybrid", reads=("full_attention_interval", "linear_num_key_heads", "linear_num_value_heads"))
+def olmo_hybrid(config: ConfigReader) -> list[Layer]:
+    """Return layers of OLMo Hybrid: GDN, and full attention every fourth layer, or last where there are fewer.
+
+    transformers 5.24.0, `OlmoHybridConfig`: heads that a file does not name are those of attention, with three quarters
+    of the width in all keys and twice that in all values; it has no interval.
+    """
+    layers, kinds = config.num_layers, config.sequence("layer_types")
+    if kinds:
+        linear = linear_by_name(config, "layer_types", kinds)
+    else:
+        linear = [index % 4 != 3 for index in range(layers)]
+        linear[-1] = linear[-1] and layers > 3
+    heads = attention_heads(config)
+    key_heads = _own(config, "linear_num_key_heads") or heads
+    key_dim = _own(config, "linear_key_head_dim") or 3 * width(config) // (4 * key_heads)
+    values = (_own(config, "linear_num_value_heads") or heads, _own(config, "linear_value_head_dim") or 2 * key_dim)
+    state = forms.gated_delta_net((key_heads, key_dim), values, config.integer("linear_conv_kernel_dim"))
+    own = Attention(num_kv_heads=_own(config, "num_key_value_heads") or heads, head_dim=head_dim(config))
+    return alternate(linear, own, state)
 
 
 @register_model(
@@ -128,15 +150,15 @@ def glm5_next(config: ConfigReader) -> list[Layer]:
         linear = linear_by_name(config, "layer_types", kinds)
     else:
         linear = _linear_by_lists(config, settings, first=0)
+    state = _kda(config, settings)
+    if config.get("index_topk") is None:
+        return alternate(linear, _latent(config), state)
     pool = config.optional_integer("index_kpool") or 1
     key = IndexKey(head_dim=config.integer("index_head_dim"), span=Span.compressed(pool) if pool > 1 else Span.full())
-    owners = config.sequence("indexer_types")
-    if owners is not None and len(owners) < config.num_layers:
-        raise config.error("indexer_types", f"indexer_types does not have {config.num_layers} entries")
-    latent, state = _latent(config, sparse=True), _kda(config, settings)
+    latent = _latent(config, sparse=True)
     own, shared = Layer(states=[latent, key]), Layer(states=[latent])
     return [
-        Layer(states=[state]) if flag else shared if owners and owners[index] == "shared" else own
+        Layer(states=[state]) if flag else own if owns_indexer(config, index) else shared
         for index, flag in enumerate(linear)
     ]
 
@@ -165,8 +187,9 @@ def bailing_linear(config: ConfigReader) -> list[Layer]:
         period = config.integer("layer_group_size")
         linear = [(index + 1) % period != 0 and index < layers // period * period for index in range(layers)]
     kernel = config.optional_integer("short_conv_kernel_size")
-    heads = attention_heads(config)
-    dim = config.optional_integer("head_dim") or width(config) // heads
+    # Files that transformers wrote have the rotary dimension in `head_dim`, and the state's own under these names.
+    heads = config.optional_integer("linear_num_heads") or attention_heads(config)
+    dim = config.optional_integer("linear_head_dim", "head_dim") or width(config) // heads
     state = forms.linear_attention(heads, dim, dim) if kernel is None else forms.delta_attention(heads, dim, kernel)
     latent = config.get("kv_lora_rank") is not None
     own = _latent(config, nope=config.flag("use_mla_nope")) if latent else attention(config)
@@ -213,11 +236,17 @@ def lfm2(config: ConfigReader) -> list[Layer]:
     return alternate(linear, attention(config), state)
 
 
+def _own(config: ConfigReader, key: str) -> int | None:
+    """The number that the file itself has: what its class fills in follows from other keys."""
+    value = config.text.get(key)
+    return None if value is None else config.whole(key, value)
+
+
 @register_model("rwkv", "rwkv5", reads=("rescale_every",))
 def rwkv(config: ConfigReader) -> list[Layer]:
     """Return layers of RWKV 4 and 5: state only."""
     if config.model_type == "rwkv":
-        state = forms.rwkv4(width(config), config.optional_integer("attention_hidden_size") or width(config))
+        state = forms.rwkv4(width(config), _own(config, "attention_hidden_size") or width(config))
     else:
         state = forms.rwkv5(config, width(config))
     return [Layer(states=[state])] * config.num_layers
@@ -246,7 +275,12 @@ def recurrent_gemma(config: ConfigReader) -> list[Layer]:
             raise config.error("block_types", "block_types is missing, and says what each layer is")
         kinds = [pattern[index % len(pattern)] for index in range(config.num_layers)]
     state = forms.rg_lru(config.optional_integer("lru_width") or width(config), config.integer("conv1d_width"))
-    own = attention(config, Span.window(config.integer("attention_window_size")))
+    heads = attention_heads(config)
+    if width(config) % heads:
+        raise config.error("num_attention_heads", f"{heads} heads do not divide a width of {width(config)}")
+    window = Span.window(config.integer("attention_window_size"))
+    # The class divides, whatever `head_dim` says.
+    own = Attention(num_kv_heads=num_kv_heads(config), head_dim=width(config) // heads, span=window)
     kinds = ["attention" if kind == "sliding_attention" else kind for kind in kinds]
     return alternate(linear_by_name(config, "block_types", kinds), own, state)
 

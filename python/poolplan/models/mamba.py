@@ -54,7 +54,12 @@ def mamba_ssm(config: ConfigReader) -> list[Layer]:
     if config.sequence("attn_layer_idx"):
         raise config.error("attn_layer_idx", "attn_layer_idx adds attention layers, which are not planned yet")
     given = dict(config.mapping("ssm_cfg"))
-    second = given.pop("layer", "Mamba1") == "Mamba2"
+    layer = given.pop("layer", "Mamba1")
+    if layer not in ("Mamba1", "Mamba2"):
+        raise config.error("ssm_cfg", f"ssm_cfg.layer={layer!r} is not planned yet")
+    if given.get("d_ssm") is not None:
+        raise config.error("ssm_cfg", "ssm_cfg.d_ssm leaves channels without a state, which is not planned yet")
+    second = layer == "Mamba2"
     defaults = _MAMBA2_SSM if second else _MAMBA_SSM
     number = {key: config.whole(f"ssm_cfg.{key}", given.get(key, default)) for key, default in defaults.items()}
     inner = number["expand"] * config.integer("d_model")
@@ -150,7 +155,9 @@ def nemotron_h(config: ConfigReader) -> list[Layer]:
         raise config.error("sliding_window", "sliding_window is set, and which layers it is of is not known")
     heads, dim = config.integer("mamba_num_heads"), config.integer("mamba_head_dim")
     shape = (heads, dim, config.integer("ssm_state_size"))
-    state = forms.mamba2(config, heads * dim, shape, config.integer("n_groups"), config.integer("conv_kernel"))
+    state = forms.mamba2(
+        config, heads * dim, shape, config.integer("mamba_n_groups", "n_groups"), config.integer("conv_kernel")
+    )
     kept: dict[str, list[State]] = {
         **{kind: [attention(config)] for kind in ATTENTION},
         **{kind: [state] for kind in LINEAR},
@@ -196,7 +203,8 @@ def _shared_attention(config: ConfigReader, state: RecurrentState) -> list[Layer
     kinds = config.sequence("layers_block_type")
     if not kinds or len(kinds) < config.num_layers:
         raise config.error("layers_block_type", f"layers_block_type does not have {config.num_layers} entries")
-    wide = config.optional_integer("attention_head_dim")
+    wide = config.text.get("attention_head_dim")
+    wide = None if wide is None else config.whole("attention_head_dim", wide)
     heads = attention_heads(config)
     if wide is None and 2 * width(config) % heads:
         raise config.error("attention_head_dim", f"{heads} heads do not divide twice a width of {width(config)}")

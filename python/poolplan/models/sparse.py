@@ -41,11 +41,11 @@ def dsa_decoder(config: ConfigReader) -> Sequence[Layer]:
     )
     key = IndexKey(head_dim=config.integer("index_head_dim"))
     own, shared = Layer(states=[latent, key]), Layer(states=[latent])
-    return [own if _owns_indexer(config, index) else shared for index in range(config.num_layers)]
+    return [own if owns_indexer(config, index) else shared for index in range(config.num_layers)]
 
 
-def _owns_indexer(config: ConfigReader, index: int) -> bool:
-    """Whether a layer finds its tokens itself, instead of taking those of a layer before it.
+def owns_indexer(config: ConfigReader, index: int) -> bool:
+    """Return whether a layer finds its tokens itself, instead of taking those of a layer before it.
 
     SGLang 0.5.23, `dsa_layer_skips_topk`: the first of `indexer_types`, `index_topk_pattern` and `index_topk_freq` that
     says so. Of GLM-5.2's 78 layers 21 do.
