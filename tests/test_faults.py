@@ -189,7 +189,7 @@ def test_offsets_beyond_32_bits_are_flagged() -> None:
     model = model_of((heads(4, 128, 128),))
     configurator = create_memory_pool_configurator(model, RuntimeSpec())
     config = configurator.calculate_pool_sizes_from_max_tokens(6_300_000)
-    assert configurator.largest_buffer_bytes(config)["full"] == (6_300_000 + 1) * 1024
+    assert configurator.buffer_bytes(config)["full"] == (((6_300_000 + 1) * 1024, 2),)
     assert any("32-bit" in note for note in plan_report(configurator, config, 8192)["notes"])
     small = configurator.calculate_pool_sizes_from_max_tokens(100_000)
     assert not any("32-bit" in note for note in plan_report(configurator, small, 8192)["notes"])

@@ -31,16 +31,21 @@ from poolplan._core import (
 from poolplan.configurators import (
     CompressedPoolConfigurator,
     DefaultPoolConfigurator,
+    HostPoolConfig,
+    HostPoolConfigurator,
     HybridSWAPoolConfigurator,
     MambaPoolConfigurator,
     RuntimeSpec,
     SWARequestCapPoolConfigurator,
     create_memory_pool_configurator,
+    split_hicache_size,
 )
 from poolplan.errors import (
     InsufficientMemoryError,
     InvalidOptionError,
+    MemoryQueryError,
     PoolPlanError,
+    RankError,
     UnknownModelWarning,
     UnsupportedModelError,
 )
@@ -53,6 +58,8 @@ __all__ = [
     "CompressedPoolConfigurator",
     "CompressorState",
     "DefaultPoolConfigurator",
+    "HostPoolConfig",
+    "HostPoolConfigurator",
     "HybridSWAPoolConfigurator",
     "IndexKey",
     "InsufficientMemoryError",
@@ -62,9 +69,11 @@ __all__ = [
     "MambaPoolConfigurator",
     "MemoryPoolConfig",
     "MemoryPoolConfigurator",
+    "MemoryQueryError",
     "ModelSpec",
     "PoolPlanError",
     "PoolSize",
+    "RankError",
     "RecurrentState",
     "RuntimeSpec",
     "SWARequestCapPoolConfigurator",
@@ -80,4 +89,5 @@ __all__ = [
     "create_memory_pool_configurator",
     "register_model",
     "split_budget",
+    "split_hicache_size",
 ]

@@ -26,9 +26,11 @@ __all__ = [
     "__version__",
     "build_profile",
     "cell_bytes",
+    "host_pools",
     "kinds_of",
     "parse_dtype",
     "parse_ratio",
+    "split_above_minimums",
     "split_budget",
 ]
 
@@ -344,7 +346,8 @@ class Layer:
 class PoolSize:
     """One pool of a plan: what to allocate. It takes `(slots + padding_slots) · cell_bytes` bytes.
 
-    Where compressed entries are kept in 8 bits it also takes what their pages are padded by.
+    Where compressed entries are kept in 8 bits it also takes what their pages are padded by, and with `allocator` what
+    that rounds up.
     """
 
     __match_args__ = ("name", "slots", "padding_slots", "page_size", "cell_bytes", "bytes", "layers")
@@ -470,6 +473,9 @@ class MemoryPoolConfigurator:
     @property
     def token_step(self) -> int:
         """Tokens by which plans grow: a page, or a request of the whole context where nothing grows with tokens."""
+    @property
+    def required_bytes(self) -> int:
+        """The least budget of which one request can be served, bytes. Budgets from 0 to 2^64 - 1 can be planned."""
     def calculate_pool_sizes(
         self, available_bytes: SupportsIndex, page_size: SupportsIndex | None = None
     ) -> MemoryPoolConfig:
@@ -506,8 +512,13 @@ class MemoryPoolConfigurator:
 
         More than its budget, unless an option limits the tokens.
         """
-    def largest_buffer_bytes(self, config: MemoryPoolConfig) -> dict[str, int]:
-        """Bytes of the largest single buffer of each pool: what a kernel's offsets must reach."""
+    def stage_bytes(self, config: MemoryPoolConfig) -> tuple[int, ...]:
+        """Bytes that all pools take on a rank of each pipeline stage. The stage with most binds the plan."""
+    def buffer_bytes(self, config: MemoryPoolConfig) -> dict[str, tuple[tuple[int, int], ...]]:
+        """The tensors of each pool, padding included: bytes of one, and how many there are alike.
+
+        An allocator may take more for them; the plan counts that where `allocator` says so.
+        """
     def __hash__(self) -> int: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __reduce__(self) -> tuple[type[Self], tuple[ModelSpec, RuntimeSpec]]: ...
@@ -545,6 +556,34 @@ def cell_bytes(
         InvalidOptionError: The ranks do not divide the heads, or blocks of scales do not divide a row.
     """
 
+def host_pools(
+    configurator: MemoryPoolConfigurator,
+    config: MemoryPoolConfig,
+    *,
+    hicache_size: SupportsIndex | None = None,
+    hicache_ratio: _Rational | float | str | None = None,
+    pool_bytes: dict[str, int],
+    granularity: SupportsIndex,
+) -> tuple[Fraction, int, tuple[PoolSize, ...]]:
+    """The host pools of `config`: those of `hicache_ratio`, or of the largest ratio that fits `hicache_size`.
+
+    Args:
+        configurator: What planned `config`.
+        config: The pools on the device.
+        hicache_size: Bytes of all host pools of a rank together.
+        hicache_ratio: Host slots for each device slot.
+        pool_bytes: Bytes of single pools, drafts included.
+        granularity: Bytes to whose multiple each buffer is rounded up.
+
+    Returns:
+        The ratio as a Fraction, the bytes of the stage where they are most, and the pools of the stage of `config`.
+
+    Raises:
+        InsufficientMemoryError: The size does not hold what a cached prefix needs of every pool.
+        InvalidOptionError: A number that is not whole or out of range, or a pool that is not on the host.
+        UnsupportedModelError: No pool holds what a cached prefix needs.
+    """
+
 def kinds_of(layers: Iterable[Layer]) -> frozenset[str]:
     """The names of all states that `layers` keep, and of the kinds of their spans.
 
@@ -563,6 +602,27 @@ def parse_ratio(value: _Rational | float | str) -> Fraction:
 
     Raises:
         InvalidOptionError: Not a ratio above zero.
+    """
+
+def split_above_minimums(
+    total: SupportsIndex, weights: Iterable[SupportsIndex], minimums: Iterable[SupportsIndex]
+) -> list[int]:
+    """`total` divided in proportion to `weights`, but no part less than its minimum.
+
+    Bytes go one by one to the part that has least for its weight (D'Hondt's method), so that a larger total never gives
+    any part less. All of the total is given out, if there is any weight.
+
+        >>> split_above_minimums(100, [3, 1], [0, 40])
+        [60, 40]
+
+    Args:
+        total: What is divided, from 0 to 2^64 - 1.
+        weights: One weight a part; one of weight zero gets its minimum.
+        minimums: The least that each part gets.
+
+    Raises:
+        InsufficientMemoryError: The minimums together pass the total.
+        InvalidOptionError: A number that is not whole or out of range, or not as many minimums as weights.
     """
 
 def split_budget(

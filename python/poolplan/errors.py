@@ -72,5 +72,29 @@ class UnsupportedModelError(PoolPlanError, ValueError):
         return self.message
 
 
+class MemoryQueryError(PoolPlanError, RuntimeError):
+    """The machine does not say how much memory it has: no torch, no device, or files that cannot be read.
+
+    The message says what to install or to pass instead.
+    """
+
+
+class RankError(PoolPlanError, RuntimeError):
+    """A rank of a distributed job could not plan, so that no rank has a plan.
+
+    Attributes:
+        rank: The rank that failed, in the group; None where the ranks disagree and no single one is to blame.
+        reason: Why.
+    """
+
+    def __init__(self, rank: int | None, reason: str) -> None:
+        super().__init__(rank, reason)
+        self.rank = rank
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason if self.rank is None else f"rank {self.rank} could not plan: {self.reason}"
+
+
 class UnknownModelWarning(UserWarning):
     """A `model_type` that is not known was planned as a plain decoder, since nothing in its keys says otherwise."""

@@ -195,7 +195,8 @@ def _notes(configurator: MemoryPoolConfigurator, config: MemoryPoolConfig) -> li
             f"of each token's bytes on all {runtime.tp_size} ranks together, {copies:,} are copies: "
             "there are fewer KV heads (or one latent) than ranks"
         )
-    for name, largest in configurator.largest_buffer_bytes(config).items():
+    for name, buffers in configurator.buffer_bytes(config).items():
+        largest = max((bytes_ for bytes_, _ in buffers), default=0)
         limit = next((limit for limit in _OFFSET_LIMITS if largest > limit), None)
         if limit is not None:
             notes.append(

@@ -13,6 +13,7 @@ from poolplan.errors import InvalidOptionError
 DisaggregationMode = Literal["null", "prefill", "decode"]
 # NGRAM drafts without a model; the others with the checkpoint's own MTP layers or with a draft model beside it.
 SpeculativeAlgorithm = Literal["EAGLE", "EAGLE3", "NEXTN", "DFLASH", "STANDALONE", "NGRAM"]
+AllocatorRule = Literal["exact", "torch", "torch_expandable"]
 MambaRadixCacheStrategy = Literal["no_buffer", "extra_buffer", "extra_buffer_lazy"]
 # How a configurator pools windows, and the number that goes with it: the ratio, or the cached prefixes of a request.
 WindowRule = tuple[Literal["keep_all", "ratio", "request_cap"], "Fraction | float | str | None"]
@@ -23,6 +24,7 @@ _MAX_OPTION = 2**32 - 1
 _MAX_STATE_RATIO = 99
 # The values of the options that have a few.
 CHOICES: dict[str, tuple[str, ...]] = {
+    "allocator": get_args(AllocatorRule),
     "disaggregation_mode": get_args(DisaggregationMode),
     "mamba_radix_cache_strategy": get_args(MambaRadixCacheStrategy),
     "speculative_algorithm": get_args(SpeculativeAlgorithm),
@@ -93,6 +95,9 @@ class RuntimeSpec:
     dsa_decode_backend: str | None = _option(None, "Kernels of sparse decode; trtllm keeps raw FP8 rows.")
     count_padding: bool = _option(True, "Count the page that each token pool never hands out.")
     count_request_table: bool = _option(True, "Count the table from requests to slots.")
+    allocator: AllocatorRule = _option(
+        "exact", "Count what PyTorch's caching allocator rounds up for each tensor, by segments or in expandable ones."
+    )
 
     def __post_init__(self) -> None:
         """Check every option, and store its exact value."""

@@ -40,6 +40,21 @@ pub(crate) enum Key {
     RequestTable,
 }
 
+impl Key {
+    /// The pool as which it is sized on the host; `None` for what a cached prefix does not need.
+    ///
+    /// SGLang 0.5.23, `hybrid_pool_assembler`: entries and full drafts have the pages of the tokens, the rings of ratio 4
+    /// those of the windows; the rings of ratio 128 are not kept.
+    fn host_group(self) -> Option<&'static str> {
+        match self {
+            Self::Full | Self::Compressed(_) | Self::Draft => Some("full"),
+            Self::Window | Self::Ring(4) | Self::DraftWindow => Some("swa"),
+            Self::State => Some("mamba"),
+            Self::Ring(_) | Self::DraftState | Self::Cross | Self::RequestTable => None,
+        }
+    }
+}
+
 /// What the whole model needs, so that all stages have the same pools.
 pub(crate) struct Layout<'a> {
     pub(crate) runtime: &'a Runtime,
@@ -213,7 +228,7 @@ impl<'a> Layout<'a> {
                 Key::DraftWindow => self.window_pool("draft_swa", window),
                 Key::RequestTable => self.request_table(),
             }?;
-            Ok((key, pool))
+            Ok((key, key.host_group().into_iter().fold(pool, Pool::with_host_group)))
         };
         self.keys.iter().map(pool).collect()
     }

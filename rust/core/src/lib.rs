@@ -18,9 +18,12 @@
 //! # Ok::<(), poolplan_core::Error>(())
 //! ```
 
+mod allocator;
+mod buffer;
 mod cell;
 mod dtype;
 mod error;
+mod host;
 mod layer;
 mod layout;
 mod page;
@@ -32,17 +35,20 @@ mod split;
 mod stage;
 mod window;
 
+pub use allocator::Allocator;
+pub use buffer::Buffer;
 pub use cell::{CacheFormat, Ranks, buffers_of, cell_bytes, heads_on_rank};
 pub use dtype::Dtype;
 pub use error::{Error, Result};
+pub use host::HostTier;
 pub use layer::{
     Attention, CompressedLatent, CompressorState, IndexFormat, IndexKey, LatentAttention, Layer, RecurrentState,
     Sharding, Span, State, StateRole, StateTensor,
 };
 pub use page::{Granularity, PageSize};
 pub use plan::{Plan, Planner, Requests};
-pub use pool::{Buffer, Growth, Minimum, Pool};
+pub use pool::{Growth, Minimum, Pool};
 pub use ratio::Ratio;
 pub use runtime::{Disaggregation, Runtime, Speculation, StateRule, WindowRule};
-pub use split::{SplitPart, split_budget};
+pub use split::{Claim, SplitPart, split_above_minimums, split_budget};
 pub use stage::Stage;

@@ -251,7 +251,8 @@ impl Planner {
     }
 
     /// The least budget that works: that of the least tokens and the least slots of every share.
-    fn required_bytes(&self) -> u128 {
+    #[must_use]
+    pub fn required_bytes(&self) -> u128 {
         let (tokens, share_slots) = (self.least_tokens, self.least_share_slots);
         let cost = self.cost_beside(tokens, share_slots);
         cost.max(self.least_budget_of_shares(0))

@@ -1,47 +1,16 @@
 //! A pool: buffers that share one number of slots, and the rule by which that number grows.
 //! The search for the number of tokens is in `plan.rs`; which layers share a pool is in `runtime.rs`.
 
-use std::num::{NonZeroU64, NonZeroU128};
+use std::num::NonZeroU64;
 
+use crate::allocator::Allocator;
+use crate::buffer::Buffer;
 use crate::error::{Error, Result};
-use crate::page::{Granularity, MAX_COUNT, PageSize};
+use crate::page::{MAX_COUNT, PageSize};
 use crate::ratio::Ratio;
 
 /// The most bytes that one slot of a pool may take: sums of `slots · bytes` then stay below 2^127.
 const MAX_CELL_BYTES: u64 = 1 << 62;
-
-/// Equal buffers of a pool: one for each layer's keys, values, scales, …
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Buffer {
-    /// Bytes that one slot takes in one such buffer.
-    pub bytes_per_slot: NonZeroU64,
-    /// Bytes to whose multiple each page of the buffer is padded.
-    pub page_alignment: NonZeroU64,
-    /// How many such buffers there are.
-    pub count: NonZeroU64,
-}
-
-impl Buffer {
-    /// Bytes of one page of `slots`, padded.
-    fn page_bytes(&self, slots: u64) -> u128 {
-        let bytes = u128::from(slots).saturating_mul(self.bytes_per_slot.get().into());
-        if self.page_alignment == NonZeroU64::MIN {
-            return bytes;
-        }
-        let alignment = NonZeroU128::from(self.page_alignment);
-        bytes.div_ceil(alignment.get()).saturating_mul(alignment.get())
-    }
-
-    /// Bytes of `slots` that are never handed out: whole pages where pages are padded.
-    fn padding_bytes(&self, slots: u64, page_slots: u64) -> u128 {
-        if self.page_alignment == NonZeroU64::MIN {
-            return u128::from(slots).saturating_mul(self.bytes_per_slot.get().into());
-        }
-        let pages = slots.checked_div(page_slots).unwrap_or(0);
-        let part = slots.checked_rem(page_slots).unwrap_or(0) > 0;
-        u128::from(pages.saturating_add(part.into())).saturating_mul(self.page_bytes(page_slots))
-    }
-}
 
 /// How many slots a pool has when the anchor holds `T` tokens and the runtime serves `R` requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,13 +53,14 @@ pub struct Pool {
     growth: Growth,
     buffers: Vec<Buffer>,
     cell_bytes: u64,
-    /// Bytes of one page and of the padding in all buffers together, where nothing is rounded to a granularity.
+    /// Bytes of one page and of the padding in all buffers together, where no allocator rounds them.
     page_bytes: u128,
     padding_bytes: u128,
     layers: Vec<u32>,
     span_tokens: Option<u64>,
     request_slots: Option<NonZeroU64>,
     within_share: bool,
+    host_group: Option<&'static str>,
     minimum: Option<Minimum>,
 }
 
@@ -124,6 +94,7 @@ impl Pool {
                 span_tokens: None,
                 request_slots: None,
                 within_share: false,
+                host_group: None,
                 minimum: None,
             }),
         }
@@ -209,6 +180,13 @@ impl Pool {
         self
     }
 
+    /// The pool of which a cached prefix needs a copy, sized on the host as the pool of that name is.
+    #[must_use]
+    pub fn with_host_group(mut self, group: &'static str) -> Self {
+        self.host_group = Some(group);
+        self
+    }
+
     /// The pool of layers that keep no more than `tokens` of a request.
     #[must_use]
     pub fn with_span(mut self, tokens: u64) -> Self {
@@ -283,13 +261,25 @@ impl Pool {
         self.within_share
     }
 
+    /// The pool as which it is sized on the host; `None` where a cached prefix needs nothing of it.
+    #[must_use]
+    pub fn host_group(&self) -> Option<&'static str> {
+        self.host_group
+    }
+
+    /// The most tokens of a request that its layers keep, where that is not all of them.
+    #[must_use]
+    pub fn span_tokens(&self) -> Option<u64> {
+        self.span_tokens
+    }
+
     /// Slots for each page by which the pool grows.
     #[must_use]
     pub fn slots_per_page(&self) -> NonZeroU64 {
         self.slots_per_page
     }
 
-    /// Bytes of one page, and of the padding, in all buffers together, without granularity.
+    /// Bytes of one page, and of the padding, in all buffers together, as they are.
     pub(crate) fn page_and_padding_bytes(&self) -> (u128, u128) {
         (self.page_bytes, self.padding_bytes)
     }
@@ -319,38 +309,28 @@ impl Pool {
         }
     }
 
-    /// Bytes that `slots` and the padding take, each buffer rounded up to the granularity.
+    /// Bytes that the allocator takes for `slots` and the padding.
     #[must_use]
-    pub fn bytes(&self, slots: u64, granularity: Granularity) -> u128 {
+    pub fn bytes(&self, slots: u64, allocator: Allocator) -> u128 {
         if self.cell_bytes == 0 {
             return 0;
         }
         // Saturating as the lint wants; MAX_CELL_BYTES keeps each product below 2^127, so nothing saturates.
-        let pages = u128::from(slots / self.slots_per_page);
-        if granularity == Granularity::BYTE {
+        if allocator == Allocator::EXACT {
+            let pages = u128::from(slots / self.slots_per_page);
             return pages.saturating_mul(self.page_bytes).saturating_add(self.padding_bytes);
         }
-        let page = self.slots_per_page.get();
-        self.buffers
-            .iter()
-            .map(|buffer| {
-                let bytes = pages.saturating_mul(buffer.page_bytes(page));
-                let bytes = bytes.saturating_add(buffer.padding_bytes(self.padding_slots, page));
-                granularity.round_up(bytes).saturating_mul(buffer.count.get().into())
-            })
-            .fold(0, u128::saturating_add)
+        allocator.bytes(self.buffer_bytes(slots))
     }
 
-    /// Bytes of the largest single buffer that `slots` and the padding take.
-    #[must_use]
-    pub fn largest_buffer_bytes(&self, slots: u64) -> u128 {
+    /// Bytes of one buffer of each kind with `slots` and the padding, and how many there are of it.
+    pub fn buffer_bytes(&self, slots: u64) -> impl Iterator<Item = (u128, u64)> {
         let page = self.slots_per_page.get();
         let pages = u128::from(slots / self.slots_per_page);
-        let bytes = self.buffers.iter().map(|buffer| {
+        self.buffers.iter().map(move |buffer| {
             let padding = buffer.padding_bytes(self.padding_slots, page);
-            pages.saturating_mul(buffer.page_bytes(page)).saturating_add(padding)
-        });
-        bytes.max().unwrap_or(0)
+            (pages.saturating_mul(buffer.page_bytes(page)).saturating_add(padding), buffer.count.get())
+        })
     }
 
     /// Slots that one request of `tokens` (prompt and output) holds when it is complete.
@@ -373,11 +353,11 @@ impl Pool {
     }
 
     /// The most slots, in whole pages, that `bytes` hold beside what `beside_bytes` says that so many slots need.
-    pub(crate) fn slots_within(&self, bytes: u64, granularity: Granularity, beside: &dyn Fn(u64) -> u128) -> u64 {
+    pub(crate) fn slots_within(&self, bytes: u64, allocator: Allocator, beside: &dyn Fn(u64) -> u128) -> u64 {
         let Some(cell) = NonZeroU64::new(self.cell_bytes) else { return MAX_COUNT };
         let fits = |pages: u64| {
             let slots = pages.saturating_mul(self.page_size.slots());
-            self.bytes(slots, granularity).saturating_add(beside(slots)) <= bytes.into()
+            self.bytes(slots, allocator).saturating_add(beside(slots)) <= bytes.into()
         };
         if !fits(0) {
             return 0;

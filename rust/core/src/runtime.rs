@@ -3,12 +3,13 @@
 
 use std::num::{NonZeroU32, NonZeroU64};
 
+use crate::allocator::Allocator;
 use crate::cell::{CacheFormat, Ranks};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::layer::Layer;
 use crate::layout::Layout;
-use crate::page::{Granularity, MAX_COUNT, PageSize};
+use crate::page::{MAX_COUNT, PageSize};
 use crate::plan::{MOST_ESTIMATED_REQUESTS, Planner, Requests};
 use crate::ratio::Ratio;
 use crate::stage::Stage;
@@ -116,8 +117,8 @@ pub struct Runtime {
     pub count_padding: bool,
     /// Whether the runtime keeps the table from requests to slots beside the pools.
     pub count_request_table: bool,
-    /// The bytes in which the allocator hands out memory.
-    pub granularity: Granularity,
+    /// How the allocator hands out memory.
+    pub allocator: Allocator,
 }
 
 impl Runtime {
@@ -150,7 +151,7 @@ impl Runtime {
             swa_eviction_interval: 128,
             count_padding: true,
             count_request_table: true,
-            granularity: Granularity::BYTE,
+            allocator: Allocator::EXACT,
         })
     }
 
@@ -167,7 +168,7 @@ impl Runtime {
         let last = ranges.len().saturating_sub(1);
         let stages = ranges.into_iter().enumerate().map(|(stage, range)| {
             let drafts = if stage == last { drafts } else { &[] };
-            Stage::new(layout.pools(layers, range, drafts)?, layout.page_size(), self.granularity)
+            Stage::new(layout.pools(layers, range, drafts)?, layout.page_size(), self.allocator)
         });
         let stages = stages.collect::<Result<_>>()?;
         let requests = match self.max_running_requests {

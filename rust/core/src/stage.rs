@@ -3,8 +3,9 @@
 
 use std::num::NonZeroU128;
 
+use crate::allocator::Allocator;
 use crate::error::{Error, Result};
-use crate::page::{Granularity, PageSize};
+use crate::page::PageSize;
 use crate::plan::Plan;
 use crate::pool::{Growth, Pool, last_true};
 
@@ -12,7 +13,7 @@ use crate::pool::{Growth, Pool, last_true};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stage {
     pools: Vec<Pool>,
-    granularity: Granularity,
+    allocator: Allocator,
     bounds: Bounds,
 }
 
@@ -27,7 +28,7 @@ struct Bounds {
     padding: u128,
     /// `Σ page_size · B`, over the pools whose slots can be rounded down at all.
     rounding_down: u128,
-    /// A granule for each buffer.
+    /// The most that the allocator rounds up.
     rounding_up: u128,
 }
 
@@ -40,7 +41,7 @@ impl Stage {
     /// # Errors
     /// [`Error::UnsupportedModel`] when the ratios have no common denominator in 128 bits, or a slot of all pools together
     /// passes 2^62 bytes; [`Error::InvalidOption`] when shares of the budget leave less than a hundredth to the others.
-    pub fn new(pools: Vec<Pool>, anchor_page_size: PageSize, granularity: Granularity) -> Result<Self> {
+    pub fn new(pools: Vec<Pool>, anchor_page_size: PageSize, allocator: Allocator) -> Result<Self> {
         let shares = pools.iter().filter_map(|pool| match pool.growth() {
             Growth::Share(ratio) => Some(ratio),
             _ => None,
@@ -59,10 +60,10 @@ impl Stage {
                 "shares of a budget may take 99/100 of it together",
             ));
         }
-        let bounds = Bounds::of(&pools, anchor_page_size, granularity).ok_or_else(|| Error::UnsupportedModel {
+        let bounds = Bounds::of(&pools, anchor_page_size, allocator).ok_or_else(|| Error::UnsupportedModel {
             message: "the pools of a stage take more bytes a token than 128-bit sums hold".into(),
         })?;
-        Ok(Self { pools, granularity, bounds })
+        Ok(Self { pools, allocator, bounds })
     }
 
     /// The pools, in the order in which they are listed to users.
@@ -80,7 +81,7 @@ impl Stage {
     /// Bytes of `pool` under `plan`, padding slots and rounding included.
     #[must_use]
     pub fn pool_bytes(&self, pool: &Pool, plan: &Plan) -> u128 {
-        pool.bytes(self.slots(pool, plan), self.granularity)
+        pool.bytes(self.slots(pool, plan), self.allocator)
     }
 
     /// Bytes of all pools under `plan`.
@@ -100,7 +101,7 @@ impl Stage {
         let slots = self.shares().map(|(pool, ratio)| {
             let beside = |slots: u64| self.within_share_bytes(pool, slots);
             let beside: &dyn Fn(u64) -> u128 = if self.has_within_share() { &beside } else { &|_| 0 };
-            pool.slots_within(ratio.floor_of(budget_bytes), self.granularity, beside)
+            pool.slots_within(ratio.floor_of(budget_bytes), self.allocator, beside)
         });
         slots.min()
     }
@@ -113,7 +114,7 @@ impl Stage {
                 return None;
             }
             let slots = pool.page_size().align_up(minimum);
-            let bytes = pool.bytes(slots, self.granularity).saturating_add(self.within_share_bytes(pool, slots));
+            let bytes = pool.bytes(slots, self.allocator).saturating_add(self.within_share_bytes(pool, slots));
             Some(u64::try_from(bytes).map_or(u128::MAX, |bytes| ratio.tokens_for(bytes).into()))
         });
         budgets.max().unwrap_or(0)
@@ -134,7 +135,7 @@ impl Stage {
     fn within_share_bytes(&self, share: &Pool, slots: u64) -> u128 {
         let requests = share.request_slots().map_or(0, |held| slots / held);
         let pools = self.pools.iter().filter(|pool| pool.is_within_share());
-        pools.map(|pool| pool.bytes(pool.slots(0, requests, slots), self.granularity)).fold(0, u128::saturating_add)
+        pools.map(|pool| pool.bytes(pool.slots(0, requests, slots), self.allocator)).fold(0, u128::saturating_add)
     }
 
     /// The most tokens, in whole pages up to `max_tokens`, that `budget_bytes` hold beside `share_slots`.
@@ -166,7 +167,7 @@ impl Stage {
 }
 
 impl Bounds {
-    fn of(pools: &[Pool], anchor_page_size: PageSize, granularity: Granularity) -> Option<Self> {
+    fn of(pools: &[Pool], anchor_page_size: PageSize, allocator: Allocator) -> Option<Self> {
         let mut bounds =
             Self { numerator: 0, denominator: NonZeroU128::MIN, padding: 0, rounding_down: 0, rounding_up: 0 };
         let mut cells: u64 = 0;
@@ -192,10 +193,8 @@ impl Bounds {
             let exact =
                 ratio == crate::ratio::Ratio::ONE && anchor_page_size.slots().is_multiple_of(pool.page_size().slots());
             bounds.rounding_down = bounds.rounding_down.checked_add(if exact { 0 } else { page_bytes })?;
-            let granule = u128::from(granularity.bytes().saturating_sub(1));
-            let buffers =
-                pool.buffers().iter().map(|buffer| u128::from(buffer.count.get())).fold(0, u128::saturating_add);
-            bounds.rounding_up = bounds.rounding_up.checked_add(buffers.checked_mul(granule)?)?;
+            let rounding = pool.buffers().iter().map(|buffer| allocator.most_rounding(buffer.count.get()));
+            bounds.rounding_up = bounds.rounding_up.checked_add(rounding.fold(0, u128::saturating_add))?;
         }
         Some(bounds)
     }

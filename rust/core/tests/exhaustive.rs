@@ -12,7 +12,7 @@
 
 use std::num::NonZeroU64;
 
-use poolplan_core::{Error, Granularity, Growth, PageSize, Planner, Pool, Ratio, Requests, Stage};
+use poolplan_core::{Allocator, Error, Granularity, Growth, PageSize, Planner, Pool, Ratio, Requests, Stage};
 
 /// A pool as the test sees it.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +91,7 @@ fn compare(
     let page_size = PageSize::new(page).unwrap();
     let granularity = Granularity::new(granule).unwrap();
     let named = pools.iter().enumerate().map(|(i, pool)| pool.pool(&i.to_string())).collect();
-    let stage = Stage::new(named, page_size, granularity).unwrap();
+    let stage = Stage::new(named, page_size, Allocator::Granules(granularity)).unwrap();
     // What a scan can reach: no pool grows faster than its cell allows.
     let scanned_to = max_tokens.unwrap_or(budgets * 8);
     let planner = match Planner::new(vec![stage], page_size, requests, Some(scanned_to)) {

@@ -1,4 +1,4 @@
-//! The three laws, for random pools of all growth rules at once and for random models; and the laws of `split_budget`.
+//! The three laws, for random pools of all growth rules at once and for random models.
 //! Small worlds in full are in `exhaustive.rs`. `PROPTEST_CASES` sets the number of cases.
 #![allow(
     clippy::arithmetic_side_effects,
@@ -9,31 +9,16 @@
     reason = "a test may stop at what is wrong"
 )]
 
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::NonZeroU64;
 
 use poolplan_core::{
-    Attention, CacheFormat, CompressedLatent, CompressorState, Dtype, Error, Granularity, Growth, IndexFormat,
-    IndexKey, LatentAttention, Layer, PageSize, Plan, Planner, Pool, Ranks, Ratio, RecurrentState, Requests, Runtime,
-    Sharding, Span, Speculation, SplitPart, Stage, State, StateRole, StateRule, StateTensor, WindowRule, split_budget,
+    Allocator, Error, Granularity, Growth, PageSize, Plan, Planner, Pool, Ratio, Requests, SplitPart, Stage,
+    split_budget,
 };
 use proptest::prelude::*;
 
-/// Budgets of every magnitude: small ones, device sizes, and up to 2^63.
-fn budgets() -> impl Strategy<Value = u64> {
-    prop_oneof![0_u64..5_000, (0_u32..63, 0_u64..1 << 20).prop_map(|(bits, low)| (1 << bits) + low)]
-}
-
-fn ratios() -> impl Strategy<Value = Ratio> {
-    prop_oneof![
-        Just(Ratio::ONE),
-        (1_u64..=100).prop_map(|hundredths| Ratio::new(hundredths, 100).unwrap()),
-        (1_u64..1 << 40, 1_u64..1 << 40).prop_map(|(a, b)| Ratio::new(a.min(b), a.max(b)).unwrap()),
-    ]
-}
-
-fn pages() -> impl Strategy<Value = PageSize> {
-    prop_oneof![Just(1_u64), 1_u64..=300, Just(1 << 20)].prop_map(|slots| PageSize::new(slots).unwrap())
-}
+mod strategies;
+use strategies::{budgets, layers, pages, ratios, runtimes};
 
 fn cells() -> impl Strategy<Value = Vec<u64>> {
     proptest::collection::vec(prop_oneof![Just(0_u64), 1_u64..10, 1_u64..1 << 24], 0..4)
@@ -68,14 +53,14 @@ fn requests() -> impl Strategy<Value = Requests> {
 struct World {
     stages: Vec<Vec<Pool>>,
     page: PageSize,
-    granularity: Granularity,
+    allocator: Allocator,
     requests: Requests,
     max_tokens: Option<u64>,
 }
 
 impl World {
     fn planner(&self) -> Option<Planner> {
-        let stages = self.stages.iter().map(|pools| Stage::new(pools.clone(), self.page, self.granularity));
+        let stages = self.stages.iter().map(|pools| Stage::new(pools.clone(), self.page, self.allocator));
         let stages = stages.collect::<Result<Vec<_>, _>>().ok()?;
         Planner::new(stages, self.page, self.requests, self.max_tokens).ok()
     }
@@ -87,17 +72,16 @@ impl World {
 
 fn worlds() -> impl Strategy<Value = World> {
     let granularities = prop_oneof![Just(1_u64), Just(512), Just(2 << 20), 1_u64..100];
+    let allocators = prop_oneof![
+        4 => granularities.prop_map(|bytes| Allocator::Granules(Granularity::new(bytes).unwrap())),
+        1 => Just(Allocator::Torch),
+        1 => Just(Allocator::TorchExpandable),
+    ];
     let stages = proptest::collection::vec(proptest::collection::vec(pools(), 1..5), 1..3);
     let max_tokens = proptest::option::weighted(0.2, 0_u64..1 << 62);
-    (stages, pages(), granularities, requests(), max_tokens).prop_map(
-        |(stages, page, granularity, requests, max_tokens)| World {
-            stages,
-            page,
-            granularity: Granularity::new(granularity).unwrap(),
-            requests,
-            max_tokens,
-        },
-    )
+    (stages, pages(), allocators, requests(), max_tokens).prop_map(|(stages, page, allocator, requests, max_tokens)| {
+        World { stages, page, allocator, requests, max_tokens }
+    })
 }
 
 fn bytes(planner: &Planner, plan: &Plan) -> u128 {
@@ -186,34 +170,6 @@ proptest! {
         }
     }
 
-    /// The parts are whole granules, never above the total together, near their proportion, and leave less than a granule.
-    #[test]
-    fn a_split_is_exact(
-        total in any::<u64>(),
-        parts in proptest::collection::vec((prop_oneof![Just(0_u64), any::<u64>(), 1_u64..100], 1_u64..1 << 40), 0..8),
-        same in any::<bool>(),
-    ) {
-        let first = parts.first().map_or(1, |part| part.1);
-        let parts: Vec<_> = parts.into_iter().map(|(weight, granule)| SplitPart {
-            weight,
-            granularity: Granularity::new(if same { first } else { granule }).unwrap(),
-        }).collect();
-        let shares = split_budget(total, &parts);
-        let sum: u128 = shares.iter().map(|&share| u128::from(share)).sum();
-        prop_assert!(sum <= total.into());
-        let weights: u128 = parts.iter().map(|part| u128::from(part.weight)).sum();
-        for (part, &share) in parts.iter().zip(&shares) {
-            prop_assert_eq!(share % part.granularity.bytes(), 0);
-            prop_assert!(part.weight > 0 || share == 0);
-            if same && weights > 0 {
-                let ideal = u128::from(total) * u128::from(part.weight) / weights;
-                prop_assert!(u128::from(share).abs_diff(ideal) <= part.granularity.bytes().into());
-            }
-        }
-        let least = parts.iter().filter(|part| part.weight > 0).map(|part| part.granularity.bytes()).min();
-        prop_assert!(least.is_none_or(|least| u128::from(total) - sum < least.into()));
-    }
-
     /// Models with random layers under random options: a plan that obeys the laws or an error, never anything else.
     #[test]
     fn any_model_under_any_options(layers in proptest::collection::vec(layers(), 0..12), drafts in proptest::collection::vec(layers(), 0..2), runtime in runtimes(), budget in budgets()) {
@@ -230,100 +186,4 @@ proptest! {
             }
         }
     }
-}
-
-fn spans() -> impl Strategy<Value = Span> {
-    prop_oneof![
-        4 => Just(Span::Full),
-        2 => (1_u32..5_000).prop_map(Span::Window),
-        2 => (1_u32..10_000).prop_map(Span::Chunk),
-        1 => prop_oneof![Just(4), Just(128), Just(16)].prop_map(Span::Compressed),
-        1 => (1_u32..2_000).prop_map(Span::Encoder),
-    ]
-}
-
-/// Recurrent state of every form: heads, groups, and what every rank holds whole.
-fn recurrent() -> impl Strategy<Value = State> {
-    let sharding = prop_oneof![Just(Sharding::Heads), Just(Sharding::Groups), Just(Sharding::Whole)];
-    let role = prop_oneof![Just(StateRole::Conv), Just(StateRole::Temporal)];
-    let tensor = (0_u32..6, 1_u32..20_000, role, sharding)
-        .prop_map(|(heads, elements, role, sharding)| StateTensor::new(1 << heads, elements, role, sharding).unwrap());
-    proptest::collection::vec(tensor, 1..4).prop_map(|tensors| State::Recurrent(RecurrentState::new(tensors)))
-}
-
-fn layers() -> impl Strategy<Value = Layer> {
-    let attention = (0_u32..4, 1_u32..10, 1_u32..10, spans()).prop_map(|(heads, key, value, span)| {
-        State::Attention(Attention::new(1 << heads, key * 32, value * 32, span).unwrap())
-    });
-    let latent = (1_u32..20, 0_u32..3, spans())
-        .prop_map(|(rank, rope, span)| State::Latent(LatentAttention::new(rank * 32, rope * 32, span).unwrap()));
-    let sparse = (1_u32..5, spans()).prop_map(|(rank, span)| {
-        State::Latent(LatentAttention { sparse: true, ..LatentAttention::new(rank * 128, 64, span).unwrap() })
-    });
-    let index = prop_oneof![Just(IndexFormat::Fp8Blocks), Just(IndexFormat::Bfloat16)].prop_flat_map(|format| {
-        let spans = prop_oneof![Just(Span::Full), Just(Span::Compressed(4))];
-        spans.prop_map(move |span| State::IndexKey(IndexKey::new(128, format, span).unwrap()))
-    });
-    let compressed =
-        prop_oneof![(1_u32..5_000).prop_map(Span::Window), prop_oneof![Just(4), Just(128)].prop_map(Span::Compressed),]
-            .prop_map(|span| State::CompressedLatent(CompressedLatent::new(448, 64, span).unwrap()));
-    let compressor =
-        prop_oneof![Just(4), Just(128)].prop_map(|ratio| State::Compressor(CompressorState::new(ratio, 1024).unwrap()));
-    let states = prop_oneof![4 => attention, 2 => latent, 1 => sparse, 1 => index, 1 => compressed, 1 => compressor, 2 => recurrent()];
-    proptest::collection::vec(states, 0..3).prop_map(Layer::new)
-}
-
-fn runtimes() -> impl Strategy<Value = Runtime> {
-    let rules = prop_oneof![
-        ratios().prop_map(WindowRule::Ratio),
-        Just(WindowRule::KeepAll),
-        (0_u64..5).prop_map(|prefix_tails| WindowRule::RequestCap { prefix_tails }),
-    ];
-    let states = prop_oneof![
-        4 => (1_u64..990).prop_map(|tenths| StateRule::Ratio(Ratio::new(tenths, 10).unwrap())),
-        1 => (1_u64..5_000).prop_map(|slots| StateRule::Slots(NonZeroU64::new(slots).unwrap())),
-        1 => Just(StateRule::Requests),
-    ];
-    let speculation = proptest::option::of((1_u64..10, 1_u64..8, 1_u64..5)).prop_map(|numbers| {
-        numbers.map(|(draft_tokens, steps, topk)| Speculation {
-            draft_tokens: NonZeroU64::new(draft_tokens).unwrap(),
-            steps: NonZeroU64::new(steps).unwrap(),
-            topk: NonZeroU64::new(topk).unwrap(),
-        })
-    });
-    let sizes = (0_u32..4, 1_u32..4, pages(), 1_u64..1 << 20, 0_usize..Dtype::ALL.len());
-    let limits = (
-        proptest::option::of(1_u64..1 << 40),
-        proptest::option::of(1_u64..5_000),
-        proptest::option::of(1_u64..1 << 20),
-        proptest::option::of(1_u64..20_000),
-    );
-    let rules = (rules, states, 1_u64..6, speculation);
-    (rules, sizes, limits, any::<[bool; 4]>()).prop_map(|(rules, sizes, limits, [overlap, padding, table, dcp])| {
-        let (window_rule, state_rule, held, speculation) = rules;
-        let (tp, pp, page_size, context, dtype) = sizes;
-        let dtype = *Dtype::ALL.get(dtype).unwrap();
-        let (max_total_tokens, requests, request, chunk) = limits;
-        Runtime {
-            ranks: Ranks {
-                tp_size: NonZeroU32::new(1 << tp).unwrap(),
-                dcp_size: NonZeroU32::new(1 << (tp * u32::from(dcp) / 2)).unwrap(),
-            },
-            pp_size: NonZeroU32::new(pp).unwrap(),
-            page_size,
-            format: CacheFormat { raw_sparse_rows: padding, ..CacheFormat::new(dtype) },
-            window_rule,
-            state_rule,
-            state_slots_per_request: NonZeroU64::new(held).unwrap(),
-            speculation,
-            max_total_tokens,
-            max_running_requests: requests.and_then(NonZeroU64::new),
-            request_tokens: request.map(|request| request.min(context)).and_then(NonZeroU64::new),
-            chunked_prefill_size: chunk.and_then(NonZeroU64::new),
-            overlap_schedule: overlap,
-            count_padding: padding,
-            count_request_table: table,
-            ..Runtime::new(context).unwrap()
-        }
-    })
 }

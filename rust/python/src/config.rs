@@ -15,7 +15,8 @@ const COUNT: &str = "pass a whole number from 0 to 2^64 - 1";
 
 /// One pool of a plan: what to allocate. It takes `(slots + padding_slots) · cell_bytes` bytes.
 ///
-/// Where compressed entries are kept in 8 bits it also takes what their pages are padded by.
+/// Where compressed entries are kept in 8 bits it also takes what their pages are padded by, and with `allocator` what
+/// that rounds up.
 #[pyclass(frozen, eq, hash, module = "poolplan")]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PoolSize {
@@ -45,13 +46,17 @@ impl PoolSize {
     const FIELDS: [&'static str; 7] = ["name", "slots", "padding_slots", "page_size", "cell_bytes", "bytes", "layers"];
 
     fn of(stage: &Stage, pool: &Pool, plan: &Plan) -> Self {
+        Self::new_of(pool, stage.slots(pool, plan), stage.pool_bytes(pool, plan))
+    }
+
+    pub(crate) fn new_of(pool: &Pool, slots: u64, bytes: u128) -> Self {
         Self {
             name: pool.name().to_owned(),
-            slots: stage.slots(pool, plan),
+            slots,
             padding_slots: pool.padding_slots(),
             page_size: pool.slots_per_page().get(),
             cell_bytes: pool.cell_bytes(),
-            bytes: to_u64(stage.pool_bytes(pool, plan)),
+            bytes: to_u64(bytes),
             layers: pool.layers().to_vec(),
         }
     }

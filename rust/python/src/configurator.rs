@@ -6,8 +6,8 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use poolplan_core::{
-    CacheFormat, Disaggregation, PageSize, Plan, Planner, Pool, Ranks, Runtime, Speculation, Stage, StateRule,
-    WindowRule,
+    Allocator, CacheFormat, Disaggregation, PageSize, Plan, Planner, Pool, Ranks, Runtime, Speculation, Stage,
+    StateRule, WindowRule,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
@@ -79,6 +79,12 @@ impl MemoryPoolConfigurator {
     #[getter]
     fn token_step(&self) -> u64 {
         self.planner.page_size().slots()
+    }
+
+    /// The least budget of which one request can be served, bytes. Budgets from 0 to 2^64 - 1 can be planned.
+    #[getter]
+    fn required_bytes(&self) -> u128 {
+        self.planner.required_bytes()
     }
 
     /// The plan with the most tokens whose pools fit `available_bytes`.
@@ -162,11 +168,19 @@ impl MemoryPoolConfigurator {
         Ok(planner.cost_beside(plan.tokens.saturating_add(planner.page_size().slots()), plan.share_slots))
     }
 
-    /// Bytes of the largest single buffer of each pool: what a kernel's offsets must reach.
-    fn largest_buffer_bytes<'py>(&self, py: Python<'py>, config: &MemoryPoolConfig) -> PyResult<Bound<'py, PyDict>> {
+    /// Bytes that all pools take on a rank of each pipeline stage. The stage with most binds the plan.
+    fn stage_bytes<'py>(&self, py: Python<'py>, config: &MemoryPoolConfig) -> PyResult<Bound<'py, PyTuple>> {
+        let (planner, plan) = self.plan_of(config)?;
+        PyTuple::new(py, planner.stages().iter().map(|stage| stage.bytes(&plan)).collect::<Vec<_>>())
+    }
+
+    /// The tensors of each pool, padding included: bytes of one, and how many there are alike.
+    ///
+    /// An allocator may take more for them; the plan counts that where `allocator` says so.
+    fn buffer_bytes<'py>(&self, py: Python<'py>, config: &MemoryPoolConfig) -> PyResult<Bound<'py, PyDict>> {
         let (planner, plan) = self.plan_of(config)?;
         self.each_pool(py, &planner, &plan, |stage, pool| {
-            u64::try_from(pool.largest_buffer_bytes(stage.slots(pool, &plan))).ok()
+            PyTuple::new(py, pool.buffer_bytes(stage.slots(pool, &plan)).collect::<Vec<_>>()).ok()
         })
     }
 
@@ -223,7 +237,7 @@ impl MemoryPoolConfigurator {
     }
 
     /// The planner of a config, whose page size may be another than the runtime's, and its plan.
-    fn plan_of(&self, config: &MemoryPoolConfig) -> PyResult<(Arc<Planner>, Plan)> {
+    pub(crate) fn plan_of(&self, config: &MemoryPoolConfig) -> PyResult<(Arc<Planner>, Plan)> {
         if let Some(planned) = config.planned_by() {
             return Ok(planned);
         }
@@ -246,17 +260,17 @@ impl MemoryPoolConfigurator {
         MemoryPoolConfig::planned(planner, stage, plan)
     }
 
-    fn stage_of(&self, planner: &Planner, plan: &Plan) -> usize {
+    pub(crate) fn stage_of(&self, planner: &Planner, plan: &Plan) -> usize {
         self.pp_rank.unwrap_or_else(|| planner.costliest_stage(plan))
     }
 
-    /// A number for each pool of the stage that is shown, by the pool's name.
-    fn each_pool<'py>(
+    /// What there is to say of each pool of the stage that is shown, by the pool's name.
+    fn each_pool<'py, T: IntoPyObject<'py>>(
         &self,
         py: Python<'py>,
         planner: &Planner,
         plan: &Plan,
-        number: impl Fn(&Stage, &Pool) -> Option<u64>,
+        number: impl Fn(&Stage, &Pool) -> Option<T>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let numbers = PyDict::new(py);
         if let Some(stage) = planner.stages().get(self.stage_of(planner, plan)) {
@@ -333,6 +347,11 @@ fn settings_of(cls: &Bound<'_, PyType>, model: &Bound<'_, PyAny>, runtime: &Boun
         )?,
         count_padding: flag("count_padding")?,
         count_request_table: flag("count_request_table")?,
+        allocator: match get("allocator")?.extract::<String>()?.as_str() {
+            "torch" => Allocator::Torch,
+            "torch_expandable" => Allocator::TorchExpandable,
+            _ => Allocator::EXACT,
+        },
         ..settings
     })
 }

@@ -14,6 +14,7 @@ mod compressed;
 mod config;
 mod configurator;
 mod errors;
+mod host;
 mod layer;
 mod numbers;
 mod recurrent;
@@ -33,13 +34,15 @@ mod _core {
     #[pymodule_export]
     use super::configurator::MemoryPoolConfigurator;
     #[pymodule_export]
+    use super::host::host_pools;
+    #[pymodule_export]
     use super::layer::{Layer, cell_bytes, kinds_of, parse_dtype};
     #[pymodule_export]
     use super::numbers::parse_ratio;
     #[pymodule_export]
     use super::recurrent::{RecurrentState, StateTensor};
     #[pymodule_export]
-    use super::split::split_budget;
+    use super::split::{split_above_minimums, split_budget};
     #[pymodule_export]
     use super::state::{Attention, IndexKey, LatentAttention, Span};
 

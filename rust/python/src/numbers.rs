@@ -69,7 +69,11 @@ pub(crate) fn ratio(option: &str, value: &Bound<'_, PyAny>) -> PyResult<Ratio> {
 ///     InvalidOptionError: Not a ratio above zero.
 #[pyfunction]
 pub(crate) fn parse_ratio<'py>(py: Python<'py>, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    let ratio = ratio("ratio", value)?;
+    fraction(py, ratio("ratio", value)?)
+}
+
+/// `ratio` as a `fractions.Fraction`.
+pub(crate) fn fraction(py: Python<'_>, ratio: Ratio) -> PyResult<Bound<'_, PyAny>> {
     py.import("fractions")?.getattr("Fraction")?.call1((ratio.numerator(), ratio.denominator().get()))
 }
 

@@ -1,0 +1,1 @@
+"""What memory a device and its host have, read once before anything is allocated."""
