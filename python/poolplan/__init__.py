@@ -40,6 +40,7 @@ from poolplan.configurators import (
     create_memory_pool_configurator,
     split_hicache_size,
 )
+from poolplan.distributed import Agreement, StagePlans, agree, plan_stages
 from poolplan.errors import (
     InsufficientMemoryError,
     InvalidOptionError,
@@ -49,15 +50,21 @@ from poolplan.errors import (
     UnknownModelWarning,
     UnsupportedModelError,
 )
+from poolplan.memory import DeviceMemory, HostMemory
 from poolplan.models import ModelSpec, State, register_model
+from poolplan.replanner import PoolChange, Replan, Replanner
+from poolplan.sharing import split_device
 from poolplan.workload import Workload, WorkloadFit
 
 __all__ = [
+    "Agreement",
     "Attention",
     "CompressedLatent",
     "CompressedPoolConfigurator",
     "CompressorState",
     "DefaultPoolConfigurator",
+    "DeviceMemory",
+    "HostMemory",
     "HostPoolConfig",
     "HostPoolConfigurator",
     "HybridSWAPoolConfigurator",
@@ -71,13 +78,17 @@ __all__ = [
     "MemoryPoolConfigurator",
     "MemoryQueryError",
     "ModelSpec",
+    "PoolChange",
     "PoolPlanError",
     "PoolSize",
     "RankError",
     "RecurrentState",
+    "Replan",
+    "Replanner",
     "RuntimeSpec",
     "SWARequestCapPoolConfigurator",
     "Span",
+    "StagePlans",
     "State",
     "StateTensor",
     "UnknownModelWarning",
@@ -85,9 +96,12 @@ __all__ = [
     "Workload",
     "WorkloadFit",
     "__version__",
+    "agree",
     "cell_bytes",
     "create_memory_pool_configurator",
+    "plan_stages",
     "register_model",
     "split_budget",
+    "split_device",
     "split_hicache_size",
 ]

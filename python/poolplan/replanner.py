@@ -122,7 +122,13 @@ class Replanner:
             InvalidOptionError: A number that is not whole or out of range, more in use than a pool has, no such pool.
         """
         used = self._check_use(in_use or {})
-        config = self._configurator.calculate_pool_sizes(available_bytes)
+        try:
+            config = self._configurator.calculate_pool_sizes(available_bytes)
+        except InsufficientMemoryError as error:
+            required = self._bytes_for(error.required_bytes - 1, used)
+            if required == error.required_bytes:
+                raise
+            raise _cannot_shrink(error.available_bytes, required, "more is in use than one request needs") from error
         changes = _changes(self._config, config)
         below = [pool for pool in config.pools if pool.slots < used.get(pool.name, 0)]
         if changes and max(self._configurator.stage_bytes(self._config)) <= config.available_bytes:
@@ -132,11 +138,7 @@ class Replanner:
         elif below:
             pools = "; ".join(f"{pool.name} has {used[pool.name]} slots in use, not {pool.slots}" for pool in below)
             required = self._bytes_for(config.available_bytes, used)
-            raise InsufficientMemoryError(
-                f"the pools cannot shrink to {config.available_bytes} bytes, and would to {required}: {pools}",
-                config.available_bytes,
-                required,
-            )
+            raise _cannot_shrink(config.available_bytes, required, pools)
         self._config = config
         return Replan(config=config, changes=changes)
 
@@ -173,8 +175,13 @@ class Replanner:
         return change.slots - change.slots_before >= self._min_growth * change.slots_before
 
 
-def _shape(config: MemoryPoolConfig) -> list[tuple[str, int, int]]:
-    return [(pool.name, pool.page_size, pool.cell_bytes) for pool in config.pools]
+def _cannot_shrink(available_bytes: int, required_bytes: int, reason: str) -> InsufficientMemoryError:
+    message = f"the pools cannot shrink to {available_bytes} bytes, but to {required_bytes}: {reason}"
+    return InsufficientMemoryError(message, available_bytes, required_bytes)
+
+
+def _shape(config: MemoryPoolConfig) -> list[tuple[str, int]]:
+    return [(pool.name, pool.page_size) for pool in config.pools]
 
 
 def _changes(before: MemoryPoolConfig, after: MemoryPoolConfig) -> tuple[PoolChange, ...]:
