@@ -11,10 +11,7 @@
 
 use std::num::NonZeroU64;
 
-use poolplan_core::{
-    Allocator, Error, Granularity, Growth, PageSize, Plan, Planner, Pool, Ratio, Requests, SplitPart, Stage,
-    split_budget,
-};
+use poolplan_core::{Allocator, Error, Granularity, Growth, PageSize, Plan, Planner, Pool, Ratio, Requests, Stage};
 use proptest::prelude::*;
 
 mod strategies;
