@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import importlib
 import inspect
 import re
 import subprocess
@@ -13,8 +14,7 @@ from pathlib import Path
 import pytest
 
 import poolplan
-from poolplan import _core, workload
-from poolplan.models import registry
+from poolplan import _core
 
 DOCS = Path(__file__).parent.parent / "docs"
 STUB = ast.parse((Path(poolplan.__file__).parent / "_core.pyi").read_text(encoding="utf-8"))
@@ -39,9 +39,15 @@ def test_the_stub_says_what_help_says(node: ast.ClassDef | ast.FunctionDef) -> N
             assert ast.get_docstring(method) == inspect.getdoc(getattr(built, method.name)), method.name
 
 
-@pytest.mark.parametrize("module", [poolplan, registry, workload], ids=lambda module: module.__name__)
-def test_examples_run(module: object) -> None:
-    results = doctest.testmod(module)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+PACKAGE = Path(poolplan.__file__).parent
+WITH_EXAMPLES = [path for path in sorted(PACKAGE.rglob("*.py")) if re.search(r"^ *>>> ", path.read_text("utf-8"), re.M)]
+
+
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_examples_run(path: Path) -> None:
+    name = ".".join(("poolplan", *path.relative_to(PACKAGE).with_suffix("").parts))
+    module = poolplan if path.stem == "__init__" else importlib.import_module(name)
+    results = doctest.testmod(module)
     assert results.attempted > 0
     assert results.failed == 0
 

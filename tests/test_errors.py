@@ -9,7 +9,9 @@ import pytest
 from poolplan import (
     InsufficientMemoryError,
     InvalidOptionError,
+    MemoryQueryError,
     PoolPlanError,
+    RankError,
     UnsupportedModelError,
 )
 
@@ -17,6 +19,9 @@ ERRORS = [
     InsufficientMemoryError("too little", 10, 30, [("tp_size", "2")]),
     InvalidOptionError("page_size", 0, "pass 1 or more"),
     UnsupportedModelError("unknown model", "model_type"),
+    MemoryQueryError("/proc/meminfo has no MemAvailable"),
+    RankError(3, "too little"),
+    RankError(None, "the ranks disagree"),
 ]
 
 
@@ -32,6 +37,8 @@ def test_errors_are_also_what_callers_already_catch() -> None:
     assert issubclass(InsufficientMemoryError, RuntimeError)
     assert issubclass(InvalidOptionError, ValueError)
     assert issubclass(UnsupportedModelError, ValueError)
+    assert issubclass(MemoryQueryError, RuntimeError)
+    assert issubclass(RankError, RuntimeError)
 
 
 def test_too_little_memory_says_how_much_is_missing_and_what_would_help() -> None:
@@ -42,3 +49,8 @@ def test_too_little_memory_says_how_much_is_missing_and_what_would_help() -> Non
 
 def test_an_option_is_shown_with_its_value_and_what_is_allowed() -> None:
     assert str(ERRORS[1]) == "page_size=0 is not valid: pass 1 or more"
+
+
+def test_the_rank_that_failed_is_named() -> None:
+    assert str(RankError(3, "too little")) == "rank 3 could not plan: too little"
+    assert str(RankError(None, "the ranks disagree")) == "the ranks disagree"

@@ -547,16 +547,22 @@ def own_group() -> Path:
 
 INSIDE = """
 import dataclasses, json
-from poolplan.memory.host import HostMemory
+from poolplan import HostMemory, HostPoolConfigurator, ModelSpec, RuntimeSpec, create_memory_pool_configurator
+
+configurator = create_memory_pool_configurator(ModelSpec.from_pretrained("openai/gpt-oss-120b"), RuntimeSpec())
+device = configurator.calculate_pool_sizes(60 << 30)
 before = HostMemory.query()
-taken = bytearray(b"x") * (256 << 20)
-print(json.dumps([dataclasses.asdict(host) for host in (before, HostMemory.query())]))
+budget = before.budget_bytes(reserve_bytes=64 << 20)
+plan = HostPoolConfigurator(configurator=configurator, config=device).calculate_pool_sizes(budget)
+taken = [b"x" * pool.bytes for pool in plan.pools]  # beyond the limit the kernel kills this process
+hosts = [dataclasses.asdict(host) for host in (before, HostMemory.query())]
+print(json.dumps({"hosts": hosts, "budget": budget, "plan": plan.as_dict()}))
 """
 
 
 @on_linux
-def test_a_real_limit_is_respected() -> None:
-    """A process in a group of 1 GiB sees that, and 256 MiB less once it has written them."""
+def test_a_plan_respects_a_real_limit() -> None:
+    """A process in a group of 1 GiB plans its host pools within that, and lives on when it has written all of them."""
     group = own_group() / f"poolplan-test-{os.getpid()}"
     try:
         group.mkdir()
@@ -576,12 +582,18 @@ def test_a_real_limit_is_respected() -> None:
         if done.returncode == 77:
             pytest.skip(f"no process can be moved: {done.stderr}")
         assert done.returncode == 0, done.stderr
-        before, after = (HostMemory(**values) for values in json.loads(done.stdout))
+        answer = json.loads(done.stdout)
     finally:
         group.rmdir()
+    before, after = (HostMemory(**values) for values in answer["hosts"])
     for host in (before, after):
         assert host.cgroup_limit_bytes == GIB
         assert host.cgroup_path is not None and host.cgroup_path.endswith(group.name)
         assert 0 < host.headroom_bytes < GIB
     # The kernel charges a CPU's pages in batches, so that usage is not exact to the page.
-    assert abs(before.headroom_bytes - after.headroom_bytes - 256 * MIB) < 32 * MIB
+    planned = answer["plan"]["total_bytes"]
+    assert abs(before.headroom_bytes - after.headroom_bytes - planned) < 32 * MIB
+    assert planned <= answer["budget"] == before.headroom_bytes - 64 * MIB
+    assert planned > answer["budget"] * 99 // 100
+    # By the machine's memory, which the group may not use, the pools would be larger than the limit.
+    assert before.available_bytes > 2 * GIB

@@ -26,7 +26,7 @@ def split_device(
     its model needs. A larger budget gives no model less.
 
         >>> from poolplan import ModelSpec, RuntimeSpec, create_memory_pool_configurator
-        >>> names = ("openai/gpt-oss-120b", "Qwen/Qwen3-32B")
+        >>> names = ("openai/gpt-oss-120b", "Qwen/Qwen3-8B")
         >>> models = [create_memory_pool_configurator(ModelSpec.from_pretrained(name), RuntimeSpec()) for name in names]
         >>> [config.available_bytes >> 30 for config in split_device(60 << 30, models, weights=(1, 2))]
         [20, 40]

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from poolplan._core import __version__
 from poolplan.cli.size import parse_size
-from poolplan.configurators import RuntimeSpec, create_memory_pool_configurator
+from poolplan.configurators import HostPoolConfigurator, RuntimeSpec, create_memory_pool_configurator
 from poolplan.configurators.runtime import CHOICES
-from poolplan.errors import InsufficientMemoryError, InvalidOptionError, PoolPlanError
+from poolplan.errors import InsufficientMemoryError, InvalidOptionError, MemoryQueryError, PoolPlanError
+from poolplan.memory import DeviceMemory, HostMemory
 from poolplan.models import ModelSpec
 from poolplan.workload import Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from poolplan._core import MemoryPoolConfig, MemoryPoolConfigurator
+    from poolplan.configurators import HostPoolConfig
+
 _BAD_INPUT, _TOO_LITTLE_MEMORY = 2, 3
+_HOST_OPTIONS = {"hicache_size", "hicache_ratio", "host_available"}
+_NO_HOST_LIMIT = 2**63 - 1
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -80,7 +86,11 @@ def _click_type(option: Any) -> dict[str, Any]:
 
 @command_line.command(short_help="Plan the pools of a model.")
 @click.argument("model")
-@click.option("--available", metavar="SIZE", help="The budget: 60GiB, 80GB, 1.5T or a number of bytes.")
+@click.option(
+    "--available",
+    metavar="SIZE",
+    help="The budget: 60GiB, 80GB, 1.5T or a number of bytes; `device` for all that this machine's device has free.",
+)
 @click.option("--draft", "drafts", multiple=True, metavar="MODEL", help="A draft model beside it; may be given again.")
 @click.option(
     "--workload",
@@ -88,6 +98,13 @@ def _click_type(option: Any) -> dict[str, Any]:
     multiple=True,
     metavar="INPUT+OUTPUT",
     help="Count how many such requests fit.",
+)
+@click.option("--hicache-size", metavar="SIZE", help="Host pools too (HiCache): the bytes of all of them together.")
+@click.option("--hicache-ratio", metavar="RATIO", help="Host pools too: host slots for each device slot.")
+@click.option(
+    "--host-available",
+    metavar="SIZE",
+    help="What the host pools of a rank may take at most; `host` for what this machine has, less 10 GiB.",
 )
 @_runtime_options()
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
@@ -98,6 +115,9 @@ def plan(
     available: str | None,
     drafts: tuple[str, ...],
     workloads: tuple[str, ...],
+    hicache_size: str | None,
+    hicache_ratio: str | None,
+    host_available: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -113,13 +133,17 @@ def plan(
         spec = spec.with_draft(ModelSpec.from_pretrained(draft))
     configurator = create_memory_pool_configurator(spec, runtime)
     if available is not None:
-        config = configurator.calculate_pool_sizes(parse_size(available, "available"))
+        device = available.strip() == "device"
+        budget = DeviceMemory.query().headroom_bytes if device else parse_size(available, "available")
+        config = configurator.calculate_pool_sizes(budget)
     elif runtime.max_total_tokens is not None:
         config = configurator.calculate_pool_sizes_from_max_tokens(runtime.max_total_tokens)
     else:
         raise InvalidOptionError("available", "None", "pass a budget such as --available 60GiB, or --max-total-tokens")
+    host = _plan_host(configurator, config, hicache_size, hicache_ratio, host_available)
     parsed = [Workload.parse(text) for text in workloads]
-    report = plan_report(configurator, config, runtime.request_tokens or context_length_of(configurator), parsed)
+    request_tokens = runtime.request_tokens or context_length_of(configurator)
+    report = plan_report(configurator, config, request_tokens, parsed, host)
     if as_json:
         _print_json(report, caught)
         return
@@ -127,6 +151,70 @@ def plan(
     from poolplan.cli.tables import print_plan
 
     print_plan(report)
+
+
+def _plan_host(
+    configurator: MemoryPoolConfigurator,
+    config: MemoryPoolConfig,
+    hicache_size: str | None,
+    hicache_ratio: str | None,
+    host_available: str | None,
+) -> HostPoolConfig | None:
+    """Plan the host pools, where one of their options asks for them."""
+    if hicache_size is None and hicache_ratio is None and host_available is None:
+        return None
+    size = None if hicache_size is None else parse_size(hicache_size, "hicache_size")
+    if host_available is None:
+        available = _NO_HOST_LIMIT if size is None else size
+    elif host_available.strip() == "host":
+        available = HostMemory.query().budget_bytes()
+    else:
+        available = parse_size(host_available, "host_available")
+    host = HostPoolConfigurator(
+        configurator=configurator, config=config, hicache_size=size, hicache_ratio=hicache_ratio
+    )
+    try:
+        plan = host.calculate_pool_sizes(available)
+    except InsufficientMemoryError as error:
+        short = "host_available" if size is None or available < size else "hicache_size"
+        alternatives = error.alternatives or {short: str(error.required_bytes)}
+        raise InsufficientMemoryError(
+            str(error), error.available_bytes, error.required_bytes, list(alternatives.items())
+        ) from error
+    return replace(plan, available_bytes=plan.total_bytes) if available == _NO_HOST_LIMIT else plan
+
+
+@command_line.command(short_help="Show the memory that this machine has for pools.")
+@click.option("--device", metavar="NAME", help="A device as PyTorch names it, such as cuda:1; by default the current.")
+@click.option("--ranks-on-host", type=int, default=1, show_default=True, help="Ranks that share the host's memory.")
+@click.option("--reserve", metavar="SIZE", default="10GiB", show_default=True, help="What the host keeps for all else.")
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
+@click.pass_obj
+def memory(
+    caught: list[warnings.WarningMessage], device: str | None, ranks_on_host: int, reserve: str, as_json: bool
+) -> None:
+    """Show what the device and the host have left, what binds, and what host pools may take.
+
+    Nothing is allocated. Without PyTorch, or a device of its, only the host's memory is shown, unless --device asks.
+    """
+    from poolplan.cli.report import memory_report
+
+    try:
+        on_device, why_not = DeviceMemory.query(device), None
+    except MemoryQueryError as error:
+        if device is not None:
+            raise
+        on_device, why_not = None, str(error)
+    host = HostMemory.query()
+    budget = host.budget_bytes(reserve_bytes=parse_size(reserve, "reserve"), ranks_on_host=ranks_on_host)
+    report = memory_report(on_device, why_not, host, budget)
+    if as_json:
+        _print_json(report, caught)
+        return
+    _print_warnings(caught)
+    from poolplan.cli.tables import print_memory
+
+    print_memory(report)
 
 
 @command_line.command(short_help="Show what each layer of a model keeps.")
@@ -157,7 +245,7 @@ def layers(caught: list[warnings.WarningMessage], model: str, as_json: bool, **o
 
 
 def _print_json(report: dict[str, Any], caught: list[warnings.WarningMessage]) -> None:
-    click.echo(json.dumps(report | {"warnings": [str(warning.message) for warning in caught]}))
+    click.echo(json.dumps(report | {"warnings": [str(warning.message) for warning in caught]}, default=str))
 
 
 def _print_warnings(caught: list[warnings.WarningMessage]) -> None:
@@ -200,4 +288,6 @@ def _hints(error: Exception) -> list[str]:
     if not isinstance(error, InsufficientMemoryError):
         return []
     options = {"available": str(error.required_bytes), **error.alternatives}
+    if _HOST_OPTIONS & options.keys():  # the device's memory is not what is short
+        del options["available"]
     return [f"--{name.replace('_', '-')} {value}" for name, value in options.items()]

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from poolplan._core import MemoryPoolConfig, MemoryPoolConfigurator
-    from poolplan.configurators import RuntimeSpec
+    from poolplan.configurators import HostPoolConfig, RuntimeSpec
+    from poolplan.memory import DeviceMemory, HostMemory
     from poolplan.models import ModelSpec, State
 
 # Kernels have addressed a buffer by 32-bit byte offsets, signed and unsigned.
@@ -32,6 +33,7 @@ def plan_report(
     config: MemoryPoolConfig,
     request_tokens: int,
     workloads: Sequence[Workload] = (),
+    host: HostPoolConfig | None = None,
 ) -> dict[str, Any]:
     """Return the plan, what it leaves and why, and how many requests of `request_tokens` fit at once."""
     model, runtime = configurator.model, configurator.runtime
@@ -55,6 +57,7 @@ def plan_report(
         "workloads": [asdict(workload) | asdict(workload.fit(configurator, config)) for workload in workloads],
         "request_bytes": configurator.request_bytes(request_tokens),
         **_costs(configurator),
+        "host": host and host.as_dict(),
         "notes": _notes(configurator, config),
     }
 
@@ -62,6 +65,21 @@ def plan_report(
 def context_length_of(configurator: MemoryPoolConfigurator) -> int:
     """Return the tokens of the longest request: as the operator says, or as the model was made for."""
     return configurator.runtime.context_length or configurator.model.context_length
+
+
+def memory_report(
+    device: DeviceMemory | None, why_no_device: str | None, host: HostMemory, budget: int
+) -> dict[str, Any]:
+    """Return what was read of the device and of the host, what binds, and what the host pools of a rank may take."""
+
+    def read(memory: DeviceMemory | HostMemory) -> dict[str, Any]:
+        return asdict(memory) | {"headroom_bytes": memory.headroom_bytes, "source": memory.source}
+
+    return {
+        "device": device and read(device) | {"releasable_bytes": device.releasable_bytes},
+        "why_no_device": why_no_device,
+        "host": read(host) | {"budget_bytes": budget},
+    }
 
 
 def layers_report(model: ModelSpec, runtime: RuntimeSpec) -> dict[str, Any]:

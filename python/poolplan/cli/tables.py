@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from fractions import Fraction
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -18,30 +19,35 @@ _FILE_WIDTH = 120
 _WIDE = 96  # what all columns of a plan need
 
 
+def print_memory(report: dict[str, Any]) -> None:
+    """Print each number that was read of the device and of the host, and in one line what binds."""
+    console = _console()
+    shown: dict[str, dict[str, Any] | None] = {"device": report["device"], "host": report["host"]}
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("memory", "what"):
+        table.add_column(column)
+    for column in ("bytes", ""):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, values in shown.items():
+        for key, value in (values or {}).items():
+            if key.endswith("_bytes") and value is not None:
+                table.add_row(name, key.removesuffix("_bytes").replace("_", " "), f"{value:,}", format_size(value))
+                name = ""
+        table.add_section()
+    console.print(table)
+    for name, values in shown.items():
+        binding = values["source"] if values else f"none: {report['why_no_device']}"
+        console.print(Text.assemble((f"{name}: ", "bold"), binding))
+    console.print(Text.assemble(("host pools: ", "bold"), f"{report['host']['budget_bytes']:,} bytes for one rank"))
+
+
 def print_plan(report: dict[str, Any]) -> None:
     """Print every pool, the total, what is left and why, and what that means for requests."""
     console = _console()
-    budget = report["available_bytes"]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=_title(report), title_justify="left")
-    for column in ("pool", "layers"):
-        table.add_column(column)
-    columns = ("cell", "slots", "padding", "bytes", "", "share")
-    shown = [column for column in columns if console.width >= _WIDE or column not in ("padding", "")]
-    for column in shown:
-        table.add_column(column, justify="right", no_wrap=True)
-
-    def add_row(name: str, layers: str, cells: tuple[str, ...], style: str | None = None) -> None:
-        cells = tuple(cell for column, cell in zip(columns, cells, strict=True) if column in shown)
-        table.add_row(name, layers, *cells, style=style)
-
-    for pool in report["pools"]:
-        counts = tuple(f"{pool[key]:,}" for key in ("cell_bytes", "slots", "padding_slots"))
-        add_row(pool["name"], _ranges(pool["layers"]), counts + _amount(pool["bytes"], budget))
-    table.add_section()
-    for name in ("total", "unused", "available"):
-        amounts = _amount(report[f"{name}_bytes"], budget)
-        add_row(name, "", ("", "", "", *amounts), "bold" if name == "total" else None)
-    console.print(table)
+    _print_pools(console, _title(report), report)
+    if report["host"]:
+        title = f"host tier · {_decimal(report['host']['hicache_ratio'])} slots for each device slot"
+        _print_pools(console, Text(title, "bold"), report["host"])
     fit, costs = report["concurrent_requests"], (report["bytes_per_token"], report["bytes_per_request"])
     lines = {
         "max_total_num_tokens": f"{report['max_total_num_tokens']:,}",
@@ -61,6 +67,30 @@ def print_plan(report: dict[str, Any]) -> None:
         console.print(Text.assemble((f"{name}: ", "bold"), value))
     for note in report["notes"]:
         console.print(Text.assemble(("note: ", "yellow"), note))
+
+
+def _print_pools(console: Console, title: Text, plan: dict[str, Any]) -> None:
+    budget = plan["available_bytes"]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for column in ("pool", "layers"):
+        table.add_column(column)
+    columns = ("cell", "slots", "padding", "bytes", "", "share")
+    shown = [column for column in columns if console.width >= _WIDE or column not in ("padding", "")]
+    for column in shown:
+        table.add_column(column, justify="right", no_wrap=True)
+
+    def add_row(name: str, layers: str, cells: tuple[str, ...], style: str | None = None) -> None:
+        cells = tuple(cell for column, cell in zip(columns, cells, strict=True) if column in shown)
+        table.add_row(name, layers, *cells, style=style)
+
+    for pool in plan["pools"]:
+        counts = tuple(f"{pool[key]:,}" for key in ("cell_bytes", "slots", "padding_slots"))
+        add_row(pool["name"], _ranges(pool["layers"]), counts + _amount(pool["bytes"], budget))
+    table.add_section()
+    for name in ("total", "unused", "available"):
+        amounts = _amount(plan[f"{name}_bytes"], budget)
+        add_row(name, "", ("", "", "", *amounts), "bold" if name == "total" else None)
+    console.print(table)
 
 
 def print_layers(report: dict[str, Any]) -> None:
@@ -109,6 +139,12 @@ def _amount(number: int, budget: int) -> tuple[str, str, str]:
     """Exact bytes, the same for the eye, and tenths of a percent of the budget, rounded down."""
     tenths = number * 1000 // max(budget, 1)
     return f"{number:,}", format_size(number), f"{tenths // 10}.{tenths % 10}%"
+
+
+def _decimal(ratio: str) -> str:
+    """An exact ratio to three digits, rounded down."""
+    thousandths = int(Fraction(ratio) * 1000)
+    return f"{thousandths // 1000}.{thousandths % 1000:03d}"
 
 
 def _ranges(numbers: list[int]) -> str:
