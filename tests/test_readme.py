@@ -29,13 +29,13 @@ def test_an_output_is_what_the_command_prints(command: str, output: str) -> None
 
 
 def test_the_outputs_are_found() -> None:
-    assert len(OUTPUTS) == 7
+    assert len(OUTPUTS) == 8
 
 
 def test_the_python_runs() -> None:
     blocks: list[str] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 1
-    subprocess.run([sys.executable, "-W", "error", "-c", blocks[0]], check=True)
+    assert len(blocks) == 2
+    subprocess.run([sys.executable, "-W", "error", "-c", "\n".join(blocks)], check=True)
 
 
 def test_the_first_command_plans_what_is_shown() -> None:
