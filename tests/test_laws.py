@@ -43,9 +43,11 @@ def check_fits(case: Case, config: MemoryPoolConfig) -> None:
     assert config.total_bytes == sum(pool.bytes for pool in config.pools) <= case.budget == config.available_bytes
     assert config.unused_bytes == case.budget - config.total_bytes
     for pool in config.pools:
-        unpadded = (pool.slots + pool.padding_slots) * pool.cell_bytes
-        # Pages of compressed entries are padded, to less than twice their bytes.
-        assert unpadded <= pool.bytes <= 2 * unpadded if pool.name in PADDED else pool.bytes == unpadded
+        slots = pool.slots + pool.padding_slots
+        # Each page of compressed entries in 8 bits is padded to 576 bytes, in every buffer.
+        states = [state for layer in (*case.layers, *case.drafts) for state in layer]
+        buffers = sum(state[0] == "compressed" for state in states) if pool.name in PADDED else 0
+        assert 0 <= pool.bytes - slots * pool.cell_bytes <= buffers * (slots // pool.page_size + 1) * 575
         assert pool.slots % pool.page_size == 0
     assert config.max_total_num_tokens % case.world().step == 0
 
