@@ -1,6 +1,7 @@
 //! How long the core takes: one plan of a built planner, and building it. Python's side is in `benches/test_plan.py`.
 #![allow(
     missing_docs,
+    clippy::arithmetic_side_effects,
     clippy::unwrap_used,
     reason = "a benchmark stops at what is wrong, and its macros are not documented"
 )]
@@ -9,7 +10,7 @@ use std::hint::black_box;
 use std::num::{NonZeroU32, NonZeroU64};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use poolplan_core::{Attention, Layer, PageSize, Runtime, Span, State, WindowRule};
+use poolplan_core::{Attention, Columns, Layer, PageSize, Runtime, Span, State, WindowRule};
 
 /// 62 layers, every sixth of them full (Gemma-3-27B).
 fn hybrid() -> Vec<Layer> {
@@ -40,6 +41,22 @@ fn plans(criterion: &mut Criterion) {
     for (name, runtime) in cases {
         let planner = runtime.create_planner(&layers, &[]).unwrap();
         group.bench_function(name, |bencher| bencher.iter(|| planner.plan(black_box(50 << 30))));
+    }
+    group.finish();
+    let planner = runtime().create_planner(&layers, &[]).unwrap();
+    let budgets: Vec<i64> = (0..100_000).map(|row| (10_i64 << 30) + row * 1_000_003).collect();
+    let mut numbers = vec![vec![0_i64; budgets.len()]; 6];
+    let mut group = criterion.benchmark_group("100,000 hybrid plans");
+    for threads in [1, 2] {
+        group.bench_function(format!("threads: {threads}"), |bencher| {
+            bencher.iter(|| {
+                let mut columns = numbers.iter_mut().map(Vec::as_mut_slice);
+                let mut next = || columns.next().unwrap();
+                let (tokens, requests, total_bytes) = (next(), next(), next());
+                let columns = Columns { tokens, requests, total_bytes, pools: columns.collect() };
+                planner.plan_batch(None, black_box(&budgets), columns, threads);
+            });
+        });
     }
     group.finish();
     criterion.bench_function("create_planner of 62 layers", |bencher| {

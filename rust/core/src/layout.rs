@@ -10,9 +10,10 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::layer::{Layer, Span, State};
 use crate::page::{MAX_COUNT, PageSize};
-use crate::plan::MOST_ESTIMATED_REQUESTS;
+
 use crate::pool::{Growth, Pool};
 use crate::ratio::Ratio;
+use crate::requests::MOST_ESTIMATED_REQUESTS;
 use crate::runtime::{Disaggregation, Runtime, StateRule, WindowRule};
 
 /// Slots of a request-table row beyond the context, for tokens in flight.

@@ -19,8 +19,10 @@
 //! ```
 
 mod allocator;
+mod batch;
 mod buffer;
 mod cell;
+mod curve;
 mod dtype;
 mod error;
 mod host;
@@ -30,12 +32,15 @@ mod page;
 mod plan;
 mod pool;
 mod ratio;
+mod refusal;
+mod requests;
 mod runtime;
 mod split;
 mod stage;
 mod window;
 
 pub use allocator::Allocator;
+pub use batch::Columns;
 pub use buffer::Buffer;
 pub use cell::{CacheFormat, Ranks, buffers_of, cell_bytes, heads_on_rank};
 pub use dtype::Dtype;
@@ -46,9 +51,10 @@ pub use layer::{
     Sharding, Span, State, StateRole, StateTensor,
 };
 pub use page::{Granularity, PageSize};
-pub use plan::{Plan, Planner, Requests};
+pub use plan::{Plan, Planner};
 pub use pool::{Growth, Minimum, Pool};
 pub use ratio::Ratio;
+pub use requests::Requests;
 pub use runtime::{Disaggregation, Runtime, Speculation, StateRule, WindowRule};
 pub use split::{Claim, SplitPart, split_above_minimums, split_budget};
 pub use stage::Stage;

@@ -3,55 +3,12 @@
 
 use std::num::NonZeroU64;
 
+use crate::curve::{Curve, Point, Step, tokens_step};
 use crate::error::{Error, Result};
 use crate::page::{MAX_COUNT, PageSize};
 use crate::pool::{Growth, Pool, last_true};
+use crate::requests::{Requests, Served};
 use crate::stage::{Stage, as_u64};
-
-/// The most requests that SGLang serves at once unless told otherwise.
-pub(crate) const MOST_ESTIMATED_REQUESTS: u64 = 4096;
-
-/// How many requests a runtime serves at once when its anchor holds `T` tokens. A request needs two tokens at least.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Requests {
-    /// `min(T / 2, requests)`: what the operator asked for.
-    AtMost(NonZeroU64),
-    /// `min(T / 2, clamp(T · 512 / context_length, 2048, 4096))`: SGLang's default (0.5.23, `resolve_max_num_reqs`).
-    Estimated {
-        /// The longest request, tokens.
-        context_length: NonZeroU64,
-    },
-    /// `min(T / 2, clamp(T / context_length, 1, 4096))`: as many as can all be as long as the longest. For models of which
-    /// each request holds an encoder's output, whose bytes would otherwise leave no tokens.
-    WholeContexts {
-        /// The longest request, tokens.
-        context_length: NonZeroU64,
-    },
-}
-
-impl Requests {
-    /// The most requests that are served, whatever the tokens.
-    fn most(self) -> u64 {
-        match self {
-            Self::AtMost(requests) => requests.get(),
-            Self::Estimated { .. } | Self::WholeContexts { .. } => MOST_ESTIMATED_REQUESTS,
-        }
-    }
-
-    /// Requests served at once when the anchor holds `tokens`. Never falls as `tokens` grow.
-    #[must_use]
-    pub fn at(self, tokens: u64) -> u64 {
-        let most = match self {
-            Self::AtMost(requests) => requests.get(),
-            // 2^55 tokens and more are clamped to 4096 for any context below 2^52.
-            Self::Estimated { context_length } => {
-                (tokens.saturating_mul(512) / context_length).clamp(2048, MOST_ESTIMATED_REQUESTS)
-            }
-            Self::WholeContexts { context_length } => (tokens / context_length).clamp(1, MOST_ESTIMATED_REQUESTS),
-        };
-        most.min(tokens / 2)
-    }
-}
 
 /// The answer: from these numbers every pool's slots and bytes follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,6 +35,8 @@ pub struct Planner {
     least_share_slots: u64,
     has_shares: bool,
     limits_requests: bool,
+    /// What each stage takes in closed form, where it has one.
+    curves: Vec<Option<Curve>>,
 }
 
 impl Planner {
@@ -108,8 +67,11 @@ impl Planner {
             least_share_slots,
             has_shares,
             limits_requests,
+            curves: Vec::new(),
         };
         planner.least_tokens = planner.find_least_tokens()?;
+        let pages = (page_size.pages_in(planner.least_tokens), page_size.pages_in(max_tokens));
+        planner.curves = planner.stages.iter().map(|stage| Curve::of(stage, &planner, pages)).collect();
         match max_total_tokens {
             Some(tokens) if page_size.align_down(tokens) < planner.least_tokens => {
                 Err(planner.too_few_tokens("max_total_tokens", tokens))
@@ -128,6 +90,11 @@ impl Planner {
     #[must_use]
     pub fn least_tokens(&self) -> u64 {
         self.least_tokens
+    }
+
+    /// The least slots that every share must have.
+    pub(crate) fn least_share_slots(&self) -> u64 {
+        self.least_share_slots
     }
 
     /// The stage whose pools take most under `plan`, by index; the first of equals.
@@ -150,16 +117,42 @@ impl Planner {
     /// # Errors
     /// [`Error::InsufficientMemory`] when the least plan does not fit.
     pub fn plan(&self, budget_bytes: u64) -> Result<Plan> {
+        match self.most(budget_bytes) {
+            Some((_, plan)) => Ok(plan),
+            None => Err(self.too_little_memory(budget_bytes.into())),
+        }
+    }
+
+    /// The plan with the most tokens that fits `budget_bytes`, and their pages.
+    pub(crate) fn most(&self, budget_bytes: u64) -> Option<(u64, Plan)> {
         let share_slots = self.share_slots(budget_bytes);
-        let requests = |tokens: u64| self.requests_at(tokens, share_slots);
-        let mut tokens = self.max_tokens;
-        for stage in &self.stages {
-            tokens = stage.tokens_within((budget_bytes, share_slots), &requests, self.page_size, tokens);
+        let mut most = Point { pages: self.page_size.pages_in(self.max_tokens), served: None };
+        for (stage, curve) in self.stages.iter().zip(&self.curves) {
+            let search = |pages: u64| self.search(stage, (budget_bytes, share_slots), pages);
+            let point = match curve {
+                Some(curve) => curve.most_pages(budget_bytes, search)?,
+                None => Point { pages: search(most.pages), served: None },
+            };
+            if point.pages <= most.pages {
+                most = point;
+            }
         }
+        let tokens = most.pages.saturating_mul(self.page_size.slots());
         if tokens < self.least_tokens || share_slots < self.least_share_slots {
-            return Err(self.too_little_memory(budget_bytes.into()));
+            return None;
         }
-        Ok(Plan { tokens, requests: requests(tokens), share_slots, budget_bytes })
+        let requests = match most.served {
+            Some(served) => served.at(most.pages),
+            None => self.requests_at(tokens, share_slots),
+        };
+        Some((most.pages, Plan { tokens, requests, share_slots, budget_bytes }))
+    }
+
+    /// The most pages of tokens, up to `pages`, that a budget holds on `stage` beside the slots of shares.
+    fn search(&self, stage: &Stage, budget: (u64, u64), pages: u64) -> u64 {
+        let requests = |tokens: u64| self.requests_at(tokens, budget.1);
+        let most = pages.saturating_mul(self.page_size.slots());
+        self.page_size.pages_in(stage.tokens_within(budget, &requests, self.page_size, most))
     }
 
     /// The plan for `tokens`, in whole pages, whatever it costs: its budget is the least that holds it on every stage.
@@ -312,51 +305,45 @@ impl Planner {
         if !self.limits_requests {
             return u64::MAX;
         }
-        let pools = self.stages.first().into_iter().flat_map(Stage::pools);
-        let held = pools
-            .filter(|pool| !matches!(pool.growth(), Growth::PerRequest { .. }))
-            .filter_map(|pool| pool.request_slots().map(|held| pool.slots(tokens, 0, share_slots) / held));
+        let held = self.limits().map(|(pool, held)| pool.slots(tokens, 0, share_slots) / held);
         held.min().unwrap_or(u64::MAX)
     }
 
-    /// The error that says by how much `available_bytes` is too little.
-    #[must_use]
-    pub fn too_little_memory(&self, available_bytes: i128) -> Error {
-        Error::InsufficientMemory {
-            available_bytes,
-            required_bytes: self.required_bytes(),
-            reason: format!("{}. It has {}", self.reason(), self.least_pools()),
-            alternatives: Vec::new(),
+    /// The pools whose slots limit the requests, with the slots of one. The same on every stage.
+    fn limits(&self) -> impl Iterator<Item = (&Pool, NonZeroU64)> {
+        let pools = self.stages.first().into_iter().flat_map(Stage::pools);
+        let pools = pools.filter(|pool| !matches!(pool.growth(), Growth::PerRequest { .. }));
+        pools.filter_map(|pool| Some((pool, pool.request_slots()?)))
+    }
+
+    /// The pages of tokens at which what limits the requests may change.
+    pub(crate) fn request_breaks(&self) -> Vec<u64> {
+        let fixed = self.limits().filter(|(pool, _)| matches!(pool.growth(), Growth::Fixed(_)));
+        let fixed = fixed.map(|(pool, held)| pool.slots(0, 0, 0) / held).min();
+        let mut tokens = self.requests.breaks(fixed);
+        for (pool, held) in self.limits() {
+            if let Growth::PerToken(ratio) = pool.growth() {
+                let counts = [1, self.requests.most() / 2, self.requests.most()].into_iter().chain(fixed);
+                tokens.extend(counts.map(|requests| ratio.tokens_for(held.get().saturating_mul(requests))));
+            }
         }
+        tokens.into_iter().map(|tokens| tokens.div_ceil(self.page_size.slots())).collect()
     }
 
-    fn too_few_tokens(&self, option: &'static str, tokens: u64) -> Error {
-        Error::invalid(option, &tokens, format!("pass at least {}: {}", self.least_tokens, self.reason()))
-    }
-
-    /// What the least plan must hold, as the end of a sentence.
-    fn reason(&self) -> String {
-        let minimums: Vec<_> = self
-            .stages
-            .first()
-            .into_iter()
-            .flat_map(Stage::pools)
-            .filter_map(|pool| {
-                let minimum = pool.minimum()?;
-                Some(format!("the {} pool needs at least {} slots: {}", pool.name(), minimum.slots, minimum.reason))
-            })
-            .collect();
-        if minimums.is_empty() { "one request needs 2 tokens".into() } else { minimums.join("; ") }
-    }
-
-    /// What the least plan takes in each pool of the stage where it takes most.
-    fn least_pools(&self) -> String {
-        let (tokens, share_slots) = (self.least_tokens, self.least_share_slots);
-        let plan = Plan { tokens, requests: self.requests_at(tokens, share_slots), share_slots, budget_bytes: 0 };
-        let stage = self.stages.get(self.costliest_stage(&plan));
-        let pools = stage.into_iter().flat_map(|stage| stage.pools().iter().map(move |pool| (stage, pool)));
-        let parts = pools.map(|(stage, pool)| format!("{} bytes in {}", stage.pool_bytes(pool, &plan), pool.name()));
-        parts.collect::<Vec<_>>().join(", ")
+    /// The requests served from `first` to `last` pages of tokens, if one rule says that for all of them.
+    pub(crate) fn served_between(&self, first: u64, last: u64) -> Option<Served> {
+        let half = Served::Step(Step::new(self.page_size.non_zero(), NonZeroU64::MIN.saturating_add(1)));
+        let mut all = vec![self.requests.served(self.page_size, first, last)?, half];
+        for (pool, held) in self.limits() {
+            all.push(match pool.growth() {
+                Growth::Fixed(_) => Served::Requests(pool.slots(0, 0, 0) / held),
+                Growth::PerToken(_) if pool.page_size() == PageSize::ONE => {
+                    Served::Step(tokens_step(pool, self.page_size)?.part(held)?)
+                }
+                _ => return None,
+            });
+        }
+        Served::least(&all, first, last)
     }
 
     /// The smallest number of tokens that gives every pool its minimum, and one request its two tokens.
@@ -380,21 +367,5 @@ impl Planner {
         // The first page count that suffices follows the last that does not.
         let last_too_few = last_true(0, most_pages, |pages| !suffices(pages));
         Ok(last_too_few.saturating_add(1).saturating_mul(self.page_size.slots()))
-    }
-
-    /// The error for a pool that no number of tokens makes large enough: its rule is to blame.
-    fn never_enough(&self) -> Error {
-        let requests = self.requests_at(MAX_COUNT, MAX_COUNT);
-        let most = Plan { tokens: MAX_COUNT, requests, share_slots: MAX_COUNT, budget_bytes: 0 };
-        let pools = self.stages.iter().flat_map(|stage| stage.pools().iter().map(move |pool| (stage, pool)));
-        let too_small = pools
-            .into_iter()
-            .find(|(stage, pool)| pool.minimum().is_some_and(|minimum| stage.slots(pool, &most) < minimum.slots));
-        match too_small.map(|(_, pool)| pool.growth()) {
-            Some(Growth::PerToken(ratio)) => {
-                Error::invalid("swa_full_tokens_ratio", &ratio, format!("too small: {}", self.reason()))
-            }
-            _ => Error::invalid("max_running_requests", &most.requests, format!("too few: {}", self.reason())),
-        }
     }
 }

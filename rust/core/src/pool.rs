@@ -309,6 +309,11 @@ impl Pool {
         }
     }
 
+    /// Whether its slots depend on the tokens that the anchor holds, and not only on requests and shares.
+    pub(crate) fn follows_tokens(&self) -> bool {
+        matches!(self.growth, Growth::PerToken(_) | Growth::PerRequest { at_most_anchor: true, .. })
+    }
+
     /// Bytes that the allocator takes for `slots` and the padding.
     #[must_use]
     pub fn bytes(&self, slots: u64, allocator: Allocator) -> u128 {

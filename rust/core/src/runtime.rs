@@ -10,8 +10,9 @@ use crate::error::{Error, Result};
 use crate::layer::Layer;
 use crate::layout::Layout;
 use crate::page::{MAX_COUNT, PageSize};
-use crate::plan::{MOST_ESTIMATED_REQUESTS, Planner, Requests};
+use crate::plan::Planner;
 use crate::ratio::Ratio;
+use crate::requests::{MOST_ESTIMATED_REQUESTS, Requests};
 use crate::stage::Stage;
 
 /// How the layers with a window or a chunk are pooled.

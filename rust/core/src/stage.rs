@@ -72,6 +72,11 @@ impl Stage {
         &self.pools
     }
 
+    /// How memory is handed out.
+    pub(crate) fn allocator(&self) -> Allocator {
+        self.allocator
+    }
+
     /// Slots of `pool` under `plan`.
     #[must_use]
     pub fn slots(&self, pool: &Pool, plan: &Plan) -> u64 {

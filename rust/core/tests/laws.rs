@@ -4,6 +4,8 @@
     clippy::arithmetic_side_effects,
     clippy::as_conversions,
     clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::indexing_slicing,
     clippy::unwrap_used,
     clippy::panic,
     reason = "a test may stop at what is wrong"
@@ -11,7 +13,9 @@
 
 use std::num::NonZeroU64;
 
-use poolplan_core::{Allocator, Error, Granularity, Growth, PageSize, Plan, Planner, Pool, Ratio, Requests, Stage};
+use poolplan_core::{
+    Allocator, Columns, Error, Granularity, Growth, PageSize, Plan, Planner, Pool, Ratio, Requests, Stage,
+};
 use proptest::prelude::*;
 
 mod strategies;
@@ -175,12 +179,37 @@ proptest! {
             prop_assert!(bytes(&planner, &plan) <= budget.into());
             let step = planner.page_size().slots();
             prop_assert_eq!(plan.tokens % step, 0);
+            prop_assert_eq!(plan.requests, planner.requests_at(plan.tokens, plan.share_slots));
             let more = one_step_more(&plan, step, |tokens| planner.requests_at(tokens, plan.share_slots));
             let capped = planner.max_tokens() < more.tokens;
             prop_assert!(capped || bytes(&planner, &more) > budget.into());
             for (stage, pool) in planner.stages().iter().flat_map(|stage| stage.pools().iter().map(move |pool| (stage, pool))) {
                 prop_assert!(pool.minimum().is_none_or(|minimum| stage.slots(pool, &plan) >= minimum.slots));
             }
+        }
+    }
+    /// Many budgets at once are what each of them is alone.
+    #[test]
+    fn a_batch_is_its_plans(layers in proptest::collection::vec(layers(), 1..8), runtime in runtimes(), budgets in proptest::collection::vec(budgets(), 0..40)) {
+        let Ok(planner) = runtime.create_planner(&layers, &[]) else { return Ok(()) };
+        let budgets: Vec<_> = budgets.into_iter().map(|budget| budget as i64).collect();
+        let pools = planner.stages()[0].pools().len();
+        let mut numbers = vec![vec![-1_i64; budgets.len()]; pools + 3];
+        let mut columns = numbers.iter_mut().map(Vec::as_mut_slice);
+        let mut next = || columns.next().unwrap();
+        let (tokens, requests, total_bytes) = (next(), next(), next());
+        planner.plan_batch(None, &budgets, Columns { tokens, requests, total_bytes, pools: columns.collect() }, 2);
+        for (row, &budget) in budgets.iter().enumerate() {
+            let found: Vec<_> = numbers.iter().map(|column| column[row]).collect();
+            let expected = match u64::try_from(budget).map(|budget| planner.plan(budget)) {
+                Ok(Ok(plan)) => {
+                    let stage = &planner.stages()[planner.costliest_stage(&plan)];
+                    let slots = stage.pools().iter().map(|pool| stage.slots(pool, &plan) as i64);
+                    [plan.tokens as i64, plan.requests as i64, stage.bytes(&plan) as i64].into_iter().chain(slots).collect()
+                }
+                _ => vec![0; pools + 3],
+            };
+            prop_assert_eq!(found, expected);
         }
     }
 }

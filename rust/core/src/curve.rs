@@ -1,0 +1,297 @@
+//! What a stage takes as a closed form: pieces on which its bytes are a straight line of the pages of tokens, with steps.
+//! The most tokens of a budget then follow from a product and a few evaluations. Where a stage has no such form, because an
+//! allocator rounds or a pool shares the budget, `stage.rs` searches.
+
+use std::num::NonZeroU64;
+
+use crate::allocator::Allocator;
+use crate::page::PageSize;
+use crate::plan::{Plan, Planner};
+use crate::pool::{Growth, Pool};
+use crate::requests::Served;
+use crate::stage::{Stage, as_u64};
+
+/// `floor(pages · factor / divisor)`, by a multiplication with the divisor's inverse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Step {
+    factor: u64,
+    divisor: NonZeroU64,
+    /// `floor((2^64 - 1) / divisor)`.
+    inverse: u64,
+}
+
+impl Step {
+    /// A step that is `numerator / denominator` a page, in lowest terms.
+    pub(crate) fn new(numerator: NonZeroU64, denominator: NonZeroU64) -> Self {
+        let common = greatest_common_divisor(numerator, denominator);
+        let divisor = NonZeroU64::new(denominator.get() / common).unwrap_or(NonZeroU64::MIN);
+        Self { factor: numerator.get() / common, divisor, inverse: u64::MAX / divisor }
+    }
+
+    /// The number after so many `pages`, of which no more than `most_pages` may be passed.
+    pub(crate) fn at(self, pages: u64) -> u64 {
+        let product = pages.wrapping_mul(self.factor);
+        // `n · inverse / 2^64` is below n / divisor by less than one: its floor is the quotient, or one less.
+        let quotient = high_half(product, self.inverse);
+        let rest = product.wrapping_sub(quotient.wrapping_mul(self.divisor.get()));
+        quotient.wrapping_add(u64::from(rest >= self.divisor.get()))
+    }
+
+    /// A `number`-th of it, rounded down.
+    pub(crate) fn part(self, number: NonZeroU64) -> Option<Self> {
+        NonZeroU64::new(self.factor).and_then(|factor| Some(Self::new(factor, self.divisor.checked_mul(number)?)))
+    }
+
+    /// The most pages whose product with the factor is below 2^64.
+    pub(crate) fn most_pages(self) -> u64 {
+        u64::MAX.checked_div(self.factor).unwrap_or(u64::MAX)
+    }
+
+    /// Whether it is a whole number of each page.
+    fn whole(self) -> Option<u64> {
+        (self.divisor == NonZeroU64::MIN).then_some(self.factor)
+    }
+
+    /// Whether it never passes `other`.
+    pub(crate) fn at_most(self, other: Self) -> bool {
+        let product = |a: u64, b: NonZeroU64| u128::from(a).saturating_mul(b.get().into());
+        product(self.factor, other.divisor) <= product(other.factor, self.divisor)
+    }
+}
+
+/// The pages from one number to another, on which the bytes follow one rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Piece {
+    first: u64,
+    last: u64,
+    /// Bytes at `first`.
+    least_bytes: u128,
+    line: Option<Line>,
+}
+
+/// `fixed_bytes + page_bytes · pages + request_bytes · requests`, and the curve's own steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Line {
+    fixed_bytes: u128,
+    page_bytes: u64,
+    request_bytes: u64,
+    served: Served,
+    /// `2^64 / (bytes a page)`, rounded down; where that is below a byte, 2^64 - 1.
+    inverse: u64,
+}
+
+/// All that a stage takes, for every number of pages that can be planned.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Curve {
+    pieces: Vec<Piece>,
+    /// Pools that do not grow by whole pages of theirs for each page of tokens: bytes of one, and how many.
+    steps: Vec<(u64, Step)>,
+}
+
+/// What is served and taken at some number of pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Point {
+    pub(crate) pages: u64,
+    /// Where the piece says how many.
+    pub(crate) served: Option<Served>,
+}
+
+impl Curve {
+    /// The curve of `stage` from `first` to `last` pages of tokens; `None` for a stage that has none.
+    pub(crate) fn of(stage: &Stage, planner: &Planner, (first, last): (u64, u64)) -> Option<Self> {
+        let page = planner.page_size();
+        if stage.allocator() != Allocator::EXACT {
+            return None;
+        }
+        let (mut steps, mut page_bytes, mut fixed_bytes, mut most_pages) = (Vec::new(), 0_u64, 0_u128, last);
+        for pool in stage.pools() {
+            let (bytes, padding) = bytes_of(pool)?;
+            fixed_bytes = fixed_bytes.checked_add(padding)?;
+            match pool.growth() {
+                Growth::PerToken(_) => {
+                    let step = tokens_step(pool, page)?;
+                    most_pages = most_pages.min(most_pages_of(pool, page));
+                    match step.whole() {
+                        Some(pages) => page_bytes = page_bytes.checked_add(pages.checked_mul(bytes)?)?,
+                        None if bytes > 0 => steps.push((bytes, step)),
+                        None => {}
+                    }
+                }
+                Growth::Share(_) => return None,
+                _ => {}
+            }
+        }
+        let mut curve = Self { pieces: Vec::new(), steps };
+        let mut starts = planner.request_breaks();
+        starts.push(most_pages.saturating_add(1));
+        starts.retain(|&start| first < start && start <= last);
+        starts.sort_unstable();
+        starts.dedup();
+        let ends = starts.iter().map(|start| start.saturating_sub(1)).chain([last]);
+        let mut begin = first;
+        for end in ends {
+            while begin <= end {
+                let (line, until) = if end <= most_pages {
+                    curve.line(stage, planner, (begin, end), (fixed_bytes, page_bytes))
+                } else {
+                    (None, end)
+                };
+                let tokens = begin.saturating_mul(page.slots());
+                let plan = Plan { tokens, requests: planner.requests_at(tokens, 0), share_slots: 0, budget_bytes: 0 };
+                curve.pieces.push(Piece { first: begin, last: until, least_bytes: stage.bytes(&plan), line });
+                begin = until.saturating_add(1);
+                if until == u64::MAX {
+                    break;
+                }
+            }
+        }
+        Some(curve)
+    }
+
+    /// The line from `first` on, and the last page up to `last` for which it holds.
+    fn line(
+        &self,
+        stage: &Stage,
+        planner: &Planner,
+        (first, last): (u64, u64),
+        (mut fixed_bytes, mut page_bytes): (u128, u64),
+    ) -> (Option<Line>, u64) {
+        let page = planner.page_size();
+        let Some(served) = planner.served_between(first, last) else { return (None, last) };
+        let (mut request_bytes, mut until) = (0_u64, last);
+        for pool in stage.pools() {
+            let Some((bytes, _)) = bytes_of(pool) else { return (None, last) };
+            let taken = match (pool.growth(), served) {
+                (Growth::PerToken(_), _) => Some(Taken::Fixed(0)),
+                (Growth::PerRequest { slots, base: 0, at_most_anchor: false }, Served::Step(_))
+                    if pool.page_size() == PageSize::ONE && pool.slots_per_page() == NonZeroU64::MIN =>
+                {
+                    slots.checked_mul(bytes).map(Taken::PerRequest)
+                }
+                (Growth::PerRequest { at_most_anchor: true, .. }, Served::Requests(requests)) => {
+                    // As many as the anchor has, until the requests hold no more than that.
+                    let held = pool.slots(u64::MAX, requests, 0);
+                    let tokens = (held / pool.slots_per_page()).saturating_mul(pool.page_size().slots());
+                    let full = tokens.div_ceil(page.slots());
+                    if full <= first {
+                        pages_bytes(pool, held, bytes).map(Taken::Fixed)
+                    } else if pool.page_size() == page {
+                        until = until.min(full.saturating_sub(1));
+                        Some(Taken::PerPage(bytes))
+                    } else {
+                        None
+                    }
+                }
+                (Growth::PerRequest { .. } | Growth::Fixed(_), Served::Requests(requests)) => {
+                    pages_bytes(pool, pool.slots(0, requests, 0), bytes).map(Taken::Fixed)
+                }
+                (Growth::Fixed(_), Served::Step(_)) => pages_bytes(pool, pool.slots(0, 0, 0), bytes).map(Taken::Fixed),
+                _ => None,
+            };
+            let added = match taken {
+                Some(Taken::Fixed(bytes)) => fixed_bytes.checked_add(bytes).map(|sum| fixed_bytes = sum),
+                Some(Taken::PerPage(bytes)) => page_bytes.checked_add(bytes).map(|sum| page_bytes = sum),
+                Some(Taken::PerRequest(bytes)) => request_bytes.checked_add(bytes).map(|sum| request_bytes = sum),
+                None => None,
+            };
+            if added.is_none() {
+                return (None, last);
+            }
+        }
+        let inverse = self.inverse(page_bytes, request_bytes, served);
+        (Some(Line { fixed_bytes, page_bytes, request_bytes, served, inverse }), until)
+    }
+
+    /// `2^64` by the bytes of a page; rounded down, as the bytes are in 2^-32 and rounded up.
+    fn inverse(&self, page_bytes: u64, request_bytes: u64, served: Served) -> u64 {
+        let part = |bytes: u64, step: Step| {
+            let product = u128::from(bytes).saturating_mul(step.factor.into()).saturating_mul(1 << 32);
+            product.div_ceil(step.divisor.get().into())
+        };
+        let steps = self.steps.iter().map(|&(bytes, step)| part(bytes, step)).fold(0, u128::saturating_add);
+        let requests = match served {
+            Served::Step(step) => part(request_bytes, step),
+            Served::Requests(_) => 0,
+        };
+        let bytes = (u128::from(page_bytes) << 32).saturating_add(steps).saturating_add(requests);
+        as_u64((1_u128 << 96).checked_div(bytes).unwrap_or(u128::MAX))
+    }
+
+    /// The most pages that `budget` holds; `search` finds them among those up to a last one, where no line says it.
+    pub(crate) fn most_pages(&self, budget: u64, search: impl Fn(u64) -> u64) -> Option<Point> {
+        let piece = self.pieces.iter().rev().find(|piece| piece.least_bytes <= budget.into())?;
+        let Some(line) = &piece.line else { return Some(Point { pages: search(piece.last), served: None }) };
+        let fits = |pages: u64| self.bytes(line, pages) <= budget.into();
+        let room = as_u64(u128::from(budget).saturating_sub(line.fixed_bytes));
+        // The line through the steps is above them, so as many pages as it says fit; and few more do.
+        let guess = high_half(room, line.inverse).clamp(piece.first, piece.last);
+        let (mut low, mut high, mut stride) = (if fits(guess) { guess } else { piece.first }, piece.last, 1_u64);
+        while low < high {
+            let next = low.saturating_add(stride).min(high);
+            if fits(next) {
+                low = next;
+                stride = stride.saturating_mul(2);
+            } else {
+                high = next.wrapping_sub(1);
+                stride = (high.wrapping_sub(low) / 2).max(1);
+            }
+        }
+        Some(Point { pages: low, served: Some(line.served) })
+    }
+
+    fn bytes(&self, line: &Line, pages: u64) -> u128 {
+        let product = |bytes: u64, count: u64| u128::from(bytes).wrapping_mul(count.into());
+        let mut bytes = line.fixed_bytes.wrapping_add(product(line.page_bytes, pages));
+        if let Served::Step(step) = line.served {
+            bytes = bytes.wrapping_add(product(line.request_bytes, step.at(pages)));
+        }
+        self.steps.iter().fold(bytes, |bytes, &(each, step)| bytes.wrapping_add(product(each, step.at(pages))))
+    }
+}
+
+/// What a pool takes besides its padding.
+enum Taken {
+    Fixed(u128),
+    PerPage(u64),
+    PerRequest(u64),
+}
+
+/// Bytes of a page of the pool and of its padding, none where it keeps nothing.
+pub(crate) fn bytes_of(pool: &Pool) -> Option<(u64, u128)> {
+    if pool.cell_bytes() == 0 {
+        return Some((0, 0));
+    }
+    let (page_bytes, padding_bytes) = pool.page_and_padding_bytes();
+    Some((u64::try_from(page_bytes).ok()?, padding_bytes))
+}
+
+fn pages_bytes(pool: &Pool, slots: u64, bytes: u64) -> Option<u128> {
+    u128::from(slots / pool.slots_per_page()).checked_mul(bytes.into())
+}
+
+/// Pages of the pool for each page of tokens.
+pub(crate) fn tokens_step(pool: &Pool, page: PageSize) -> Option<Step> {
+    let Growth::PerToken(ratio) = pool.growth() else { return None };
+    let numerator = page.non_zero().checked_mul(NonZeroU64::new(ratio.numerator())?)?;
+    Some(Step::new(numerator, ratio.denominator().checked_mul(pool.page_size().non_zero())?))
+}
+
+/// The most pages of tokens of which the pool's slots are counted in 64 bits.
+pub(crate) fn most_pages_of(pool: &Pool, page: PageSize) -> u64 {
+    match pool.growth() {
+        Growth::PerToken(ratio) => u64::MAX.checked_div(ratio.numerator()).unwrap_or(0) / page.non_zero(),
+        _ => u64::MAX,
+    }
+}
+
+/// `floor(a · b / 2^64)`.
+fn high_half(a: u64, b: u64) -> u64 {
+    as_u64(u128::from(a).wrapping_mul(b.into()) >> 64)
+}
+
+fn greatest_common_divisor(mut a: NonZeroU64, mut b: NonZeroU64) -> NonZeroU64 {
+    while let Some(rest) = NonZeroU64::new(a.get() % b) {
+        (a, b) = (b, rest);
+    }
+    b
+}
