@@ -1,7 +1,7 @@
 //! Many budgets at once, as columns: what `plan.rs` answers one by one.
 
 use crate::allocator::Allocator;
-use crate::curve::{Step, bytes_of, most_pages_of, tokens_step};
+use crate::curve::{Most, Step, bytes_of, most_pages_of, tokens_step};
 use crate::page::PageSize;
 use crate::plan::{Plan, Planner};
 use crate::pool::Pool;
@@ -9,6 +9,9 @@ use crate::stage::{Stage, as_u64};
 
 /// Rows below which another thread costs more than it saves.
 const ROWS_A_THREAD: usize = 1 << 14;
+
+/// Rows that are planned before their pools are written, one column after the other.
+const BLOCK: usize = 128;
 
 /// Where the answers go: slices of one length, a row for each budget. All numbers of a budget that is too small are 0.
 #[derive(Debug)]
@@ -59,24 +62,67 @@ impl Planner {
         });
     }
 
-    fn plan_rows(&self, shown: Option<usize>, budgets: &[i64], mut columns: Columns<'_>) {
+    fn plan_rows(&self, shown: Option<usize>, budgets: &[i64], columns: Columns<'_>) {
         let mut stages: Vec<_> = self.stages().iter().map(|stage| Shown::new(stage, self.page_size())).collect();
-        let numbers = columns.tokens.iter_mut().zip(columns.requests.iter_mut()).zip(columns.total_bytes.iter_mut());
-        for (row, (&budget, ((tokens, requests), total_bytes))) in budgets.iter().zip(numbers).enumerate() {
-            let plan = u64::try_from(budget).ok().and_then(|budget| self.most(budget));
-            let cells = columns.pools.iter_mut().filter_map(|column| column.get_mut(row));
-            let stage = plan.and_then(|(pages, plan)| {
-                let index = shown.unwrap_or_else(|| self.costliest_stage(&plan));
-                Some((pages, plan, stages.get_mut(index)?))
-            });
-            let Some((pages, plan, stage)) = stage else {
-                (*tokens, *requests, *total_bytes) = (0, 0, 0);
-                cells.for_each(|cell| *cell = 0);
-                continue;
-            };
-            (*tokens, *requests) = (to_i64(plan.tokens), to_i64(plan.requests));
-            *total_bytes = stage.fill(pages, &plan, cells);
+        let mut rest = columns;
+        let mut rows = [Row::NONE; BLOCK];
+        for budgets in budgets.chunks(BLOCK) {
+            let (mut own, others) = rest.split_at(budgets.len());
+            rest = others;
+            let Some(rows) = rows.get_mut(..budgets.len()) else { continue };
+            let numbers = own.tokens.iter_mut().zip(own.requests.iter_mut());
+            for ((row, &budget), (tokens, requests)) in rows.iter_mut().zip(budgets).zip(numbers) {
+                *row = self.row(budget);
+                (*tokens, *requests) = (to_i64(row.tokens), to_i64(row.requests));
+            }
+            own.total_bytes.fill(0);
+            match (stages.as_mut_slice(), shown) {
+                ([stage], _) => stage.fill(rows, own),
+                (stages, Some(shown)) => {
+                    if let Some(stage) = stages.get_mut(shown) {
+                        stage.fill(rows, own);
+                    }
+                }
+                (stages, None) => {
+                    for row in rows.chunks(1) {
+                        let (cells, others) = own.split_at(1);
+                        own = others;
+                        let costliest = row.first().map_or(0, |row| self.costliest_stage(&row.plan()));
+                        if let Some(stage) = stages.get_mut(costliest) {
+                            stage.fill(row, cells);
+                        }
+                    }
+                }
+            }
         }
+    }
+
+    fn row(&self, budget: i64) -> Row {
+        let Ok(budget) = u64::try_from(budget) else { return Row::NONE };
+        let share_slots = self.share_slots(budget);
+        match self.most(budget, share_slots) {
+            Some(Most { pages, requests }) => {
+                Row { pages, tokens: pages.saturating_mul(self.page_size().slots()), requests, share_slots }
+            }
+            None => Row::NONE,
+        }
+    }
+}
+
+/// A plan, without its budget; of no pages where the budget is too small.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Row {
+    pages: u64,
+    tokens: u64,
+    requests: u64,
+    share_slots: u64,
+}
+
+impl Row {
+    const NONE: Self = Self { pages: 0, tokens: 0, requests: 0, share_slots: 0 };
+
+    fn plan(&self) -> Plan {
+        Plan { tokens: self.tokens, requests: self.requests, share_slots: self.share_slots, budget_bytes: 0 }
     }
 }
 
@@ -84,57 +130,89 @@ impl Planner {
 struct Shown<'a> {
     stage: &'a Stage,
     pools: Vec<ShownPool<'a>>,
-    /// Of which plan the pools that do not grow with tokens know their slots.
-    known_for: Option<(u64, u64)>,
 }
 
 struct ShownPool<'a> {
     pool: &'a Pool,
-    /// Its pages for each page of tokens, where it grows with them, and up to how many pages of tokens that is so.
-    step: Option<(Step, u64)>,
-    /// Bytes of a page and of the padding, where the allocator does not round them.
-    bytes: Option<(u64, u64)>,
-    slots: u64,
-    taken: u64,
+    line: Option<Line>,
+    /// Slots and bytes of the last row, for pools that the next may leave as they are.
+    last: (Row, u64, u64),
+}
+
+/// A pool that grows with tokens, where the allocator rounds nothing.
+#[derive(Clone, Copy)]
+struct Line {
+    /// Its pages for each page of tokens, and up to how many pages of tokens that is so.
+    step: Step,
+    most_pages: u64,
+    page_slots: u64,
+    page_bytes: u64,
+    padding_bytes: u64,
 }
 
 impl<'a> Shown<'a> {
     fn new(stage: &'a Stage, page: PageSize) -> Self {
-        let exact = stage.allocator() == Allocator::EXACT;
-        let pools = stage.pools().iter().map(|pool| {
-            let bytes = bytes_of(pool).and_then(|(bytes, padding)| Some((bytes, u64::try_from(padding).ok()?)));
-            let step = tokens_step(pool, page).map(|step| (step, most_pages_of(pool, page)));
-            ShownPool { pool, step, bytes: bytes.filter(|_| exact), slots: 0, taken: 0 }
-        });
-        Self { stage, pools: pools.collect(), known_for: None }
+        let line = |pool: &Pool| {
+            let (page_bytes, padding) = bytes_of(pool).filter(|_| stage.allocator() == Allocator::EXACT)?;
+            Some(Line {
+                step: tokens_step(pool, page)?,
+                most_pages: most_pages_of(pool, page),
+                page_slots: pool.slots_per_page().get(),
+                page_bytes,
+                padding_bytes: u64::try_from(padding).ok()?,
+            })
+        };
+        let pools = stage.pools().iter().map(|pool| ShownPool { pool, line: line(pool), last: (Row::NONE, 0, 0) });
+        Self { stage, pools: pools.collect() }
     }
 
-    /// Writes the slots of every pool, and returns the bytes of all.
-    fn fill<'c>(&mut self, pages: u64, plan: &Plan, cells: impl Iterator<Item = &'c mut i64>) -> i64 {
-        let rest = (plan.requests, plan.share_slots);
-        let known = self.known_for == Some(rest);
-        self.known_for = Some(rest);
-        let mut total = 0_u64;
-        for (pool, cell) in self.pools.iter_mut().zip(cells) {
-            match (pool.step, pool.bytes) {
-                (Some((step, most_pages)), Some((bytes, padding))) if pages <= most_pages => {
-                    let pages = step.at(pages);
-                    pool.slots = pages.saturating_mul(pool.pool.slots_per_page().get());
-                    pool.taken = pages.saturating_mul(bytes).saturating_add(padding);
+    /// Writes the slots of every pool, and adds their bytes.
+    fn fill(&mut self, rows: &[Row], columns: Columns<'_>) {
+        let most_pages = rows.iter().map(|row| row.pages).max().unwrap_or(0);
+        for (pool, column) in self.pools.iter_mut().zip(columns.pools) {
+            let cells = rows.iter().zip(column).zip(columns.total_bytes.iter_mut());
+            match pool.line.filter(|line| most_pages <= line.most_pages) {
+                Some(line) => {
+                    for ((row, slots), total_bytes) in cells {
+                        let pages = line.step.at(row.pages);
+                        let padding_bytes = if row.pages == 0 { 0 } else { line.padding_bytes };
+                        let taken = pages.wrapping_mul(line.page_bytes).wrapping_add(padding_bytes);
+                        *slots = to_i64(pages.saturating_mul(line.page_slots));
+                        *total_bytes = total_bytes.wrapping_add(to_i64(taken));
+                    }
                 }
-                _ if known && !pool.pool.follows_tokens() => {}
-                _ => {
-                    pool.slots = self.stage.slots(pool.pool, plan);
-                    pool.taken = as_u64(self.stage.pool_bytes(pool.pool, plan));
+                None => {
+                    for ((row, slots), total_bytes) in cells {
+                        let (own, taken) = pool.at(self.stage, row);
+                        *slots = to_i64(own);
+                        *total_bytes = total_bytes.wrapping_add(to_i64(taken));
+                    }
                 }
             }
-            *cell = to_i64(pool.slots);
-            total = total.saturating_add(pool.taken);
         }
-        to_i64(total)
     }
 }
 
+impl ShownPool<'_> {
+    /// Its slots, and the bytes that it takes.
+    fn at(&mut self, stage: &Stage, row: &Row) -> (u64, u64) {
+        let (last, slots, taken) = &mut self.last;
+        let same = (last.requests, last.share_slots) == (row.requests, row.share_slots)
+            && (last.tokens == row.tokens || !self.pool.follows_tokens());
+        if row.pages == 0 {
+            return (0, 0);
+        }
+        if !same {
+            let plan = row.plan();
+            *slots = stage.slots(self.pool, &plan);
+            *taken = as_u64(stage.pool_bytes(self.pool, &plan));
+            *last = *row;
+        }
+        (*slots, *taken)
+    }
+}
+
+/// The number; the largest that there is for slots of pools without bytes, which alone can be more.
 fn to_i64(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
+    number.min(i64::MAX.unsigned_abs()).cast_signed()
 }

@@ -7,7 +7,7 @@ use std::num::NonZeroU64;
 use crate::allocator::Allocator;
 use crate::page::PageSize;
 use crate::plan::{Plan, Planner};
-use crate::pool::{Growth, Pool};
+use crate::pool::{Growth, Pool, last_true};
 use crate::requests::Served;
 use crate::stage::{Stage, as_u64};
 
@@ -59,20 +59,20 @@ impl Step {
     }
 }
 
-/// The pages from one number to another, on which the bytes follow one rule.
+/// The pages from one number to another, on which the bytes follow one rule. On a line all of them are below 2^64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Piece {
     first: u64,
     last: u64,
     /// Bytes at `first`.
-    least_bytes: u128,
+    least_bytes: u64,
     line: Option<Line>,
 }
 
 /// `fixed_bytes + page_bytes · pages + request_bytes · requests`, and the curve's own steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Line {
-    fixed_bytes: u128,
+    fixed_bytes: u64,
     page_bytes: u64,
     request_bytes: u64,
     served: Served,
@@ -80,7 +80,7 @@ struct Line {
     inverse: u64,
 }
 
-/// All that a stage takes, for every number of pages that can be planned.
+/// All that a stage takes, for every number of pages that can be planned and takes less than 2^64 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Curve {
     pieces: Vec<Piece>,
@@ -88,12 +88,12 @@ pub(crate) struct Curve {
     steps: Vec<(u64, Step)>,
 }
 
-/// What is served and taken at some number of pages.
+/// The most that a budget holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Point {
+pub(crate) struct Most {
+    /// Pages of tokens.
     pub(crate) pages: u64,
-    /// Where the piece says how many.
-    pub(crate) served: Option<Served>,
+    pub(crate) requests: u64,
 }
 
 impl Curve {
@@ -131,21 +131,35 @@ impl Curve {
         let mut begin = first;
         for end in ends {
             while begin <= end {
+                let tokens = begin.saturating_mul(page.slots());
+                let plan = Plan { tokens, requests: planner.requests_at(tokens, 0), share_slots: 0, budget_bytes: 0 };
+                let Ok(least_bytes) = u64::try_from(stage.bytes(&plan)) else { return Some(curve) };
                 let (line, until) = if end <= most_pages {
                     curve.line(stage, planner, (begin, end), (fixed_bytes, page_bytes))
                 } else {
                     (None, end)
                 };
-                let tokens = begin.saturating_mul(page.slots());
-                let plan = Plan { tokens, requests: planner.requests_at(tokens, 0), share_slots: 0, budget_bytes: 0 };
-                curve.pieces.push(Piece { first: begin, last: until, least_bytes: stage.bytes(&plan), line });
+                curve.push(Piece { first: begin, last: until, least_bytes, line });
                 begin = until.saturating_add(1);
-                if until == u64::MAX {
-                    break;
-                }
             }
         }
         Some(curve)
+    }
+
+    /// Adds a piece up to the last page at which its bytes are below 2^64: no budget holds more.
+    fn push(&mut self, piece: Piece) {
+        let below = |line: &Line| last_true(piece.first, piece.last, |pages| self.exact_bytes(line, pages).is_some());
+        let last = piece.line.as_ref().map_or(piece.last, below);
+        self.pieces.push(Piece { last, ..piece });
+    }
+
+    fn exact_bytes(&self, line: &Line, pages: u64) -> Option<u64> {
+        let requests = match line.served {
+            Served::Step(step) => line.request_bytes.checked_mul(step.at(pages))?,
+            Served::Requests(_) => 0,
+        };
+        let bytes = line.fixed_bytes.checked_add(line.page_bytes.checked_mul(pages)?)?.checked_add(requests)?;
+        self.steps.iter().try_fold(bytes, |bytes, &(each, step)| bytes.checked_add(each.checked_mul(step.at(pages))?))
     }
 
     /// The line from `first` on, and the last page up to `last` for which it holds.
@@ -199,6 +213,7 @@ impl Curve {
             }
         }
         let inverse = self.inverse(page_bytes, request_bytes, served);
+        let Ok(fixed_bytes) = u64::try_from(fixed_bytes) else { return (None, last) };
         (Some(Line { fixed_bytes, page_bytes, request_bytes, served, inverse }), until)
     }
 
@@ -217,35 +232,39 @@ impl Curve {
         as_u64((1_u128 << 96).checked_div(bytes).unwrap_or(u128::MAX))
     }
 
-    /// The most pages that `budget` holds; `search` finds them among those up to a last one, where no line says it.
-    pub(crate) fn most_pages(&self, budget: u64, search: impl Fn(u64) -> u64) -> Option<Point> {
-        let piece = self.pieces.iter().rev().find(|piece| piece.least_bytes <= budget.into())?;
-        let Some(line) = &piece.line else { return Some(Point { pages: search(piece.last), served: None }) };
-        let fits = |pages: u64| self.bytes(line, pages) <= budget.into();
-        let room = as_u64(u128::from(budget).saturating_sub(line.fixed_bytes));
-        // The line through the steps is above them, so as many pages as it says fit; and few more do.
-        let guess = high_half(room, line.inverse).clamp(piece.first, piece.last);
-        let (mut low, mut high, mut stride) = (if fits(guess) { guess } else { piece.first }, piece.last, 1_u64);
+    /// The most that `budget` holds, and none where that is less than the least; `search` finds it among the pages up to a
+    /// last one, where no line says it.
+    pub(crate) fn most(&self, budget: u64, search: impl Fn(u64) -> Most) -> Option<Most> {
+        let piece = self.pieces.iter().rfind(|piece| piece.least_bytes <= budget)?;
+        let Some(line) = &piece.line else { return Some(search(piece.last)) };
+        // The line through the steps is nowhere below them: as many pages as it says fit, and few more do.
+        let room = budget.saturating_sub(line.fixed_bytes);
+        let mut low = high_half(room, line.inverse).clamp(piece.first, piece.last);
+        let (mut high, mut stride) = (piece.last, 1_u64);
+        let mut found = 0_u64;
         while low < high {
             let next = low.saturating_add(stride).min(high);
-            if fits(next) {
+            if self.bytes(line, next) <= budget {
                 low = next;
-                stride = stride.saturating_mul(2);
+                stride = stride.wrapping_add(found);
+                found = stride;
             } else {
                 high = next.wrapping_sub(1);
-                stride = (high.wrapping_sub(low) / 2).max(1);
+                (stride, found) = (high.wrapping_sub(low).div_ceil(2), 0);
             }
         }
-        Some(Point { pages: low, served: Some(line.served) })
+        Some(Most { pages: low, requests: line.served.at(low) })
     }
 
-    fn bytes(&self, line: &Line, pages: u64) -> u128 {
-        let product = |bytes: u64, count: u64| u128::from(bytes).wrapping_mul(count.into());
-        let mut bytes = line.fixed_bytes.wrapping_add(product(line.page_bytes, pages));
+    fn bytes(&self, line: &Line, pages: u64) -> u64 {
+        let mut bytes = line.fixed_bytes.wrapping_add(line.page_bytes.wrapping_mul(pages));
         if let Served::Step(step) = line.served {
-            bytes = bytes.wrapping_add(product(line.request_bytes, step.at(pages)));
+            bytes = bytes.wrapping_add(line.request_bytes.wrapping_mul(step.at(pages)));
         }
-        self.steps.iter().fold(bytes, |bytes, &(each, step)| bytes.wrapping_add(product(each, step.at(pages))))
+        for (each, step) in &self.steps {
+            bytes = bytes.wrapping_add(each.wrapping_mul(step.at(pages)));
+        }
+        bytes
     }
 }
 

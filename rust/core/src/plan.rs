@@ -3,7 +3,7 @@
 
 use std::num::NonZeroU64;
 
-use crate::curve::{Curve, Point, Step, tokens_step};
+use crate::curve::{Curve, Most, Step, tokens_step};
 use crate::error::{Error, Result};
 use crate::page::{MAX_COUNT, PageSize};
 use crate::pool::{Growth, Pool, last_true};
@@ -35,6 +35,9 @@ pub struct Planner {
     least_share_slots: u64,
     has_shares: bool,
     limits_requests: bool,
+    /// `least_tokens` and `max_tokens` in whole pages.
+    least_pages: u64,
+    most_pages: u64,
     /// What each stage takes in closed form, where it has one.
     curves: Vec<Option<Curve>>,
 }
@@ -67,10 +70,13 @@ impl Planner {
             least_share_slots,
             has_shares,
             limits_requests,
+            least_pages: 0,
+            most_pages: page_size.pages_in(max_tokens),
             curves: Vec::new(),
         };
         planner.least_tokens = planner.find_least_tokens()?;
-        let pages = (page_size.pages_in(planner.least_tokens), page_size.pages_in(max_tokens));
+        planner.least_pages = page_size.pages_in(planner.least_tokens);
+        let pages = (planner.least_pages, planner.most_pages);
         planner.curves = planner.stages.iter().map(|stage| Curve::of(stage, &planner, pages)).collect();
         match max_total_tokens {
             Some(tokens) if page_size.align_down(tokens) < planner.least_tokens => {
@@ -117,42 +123,39 @@ impl Planner {
     /// # Errors
     /// [`Error::InsufficientMemory`] when the least plan does not fit.
     pub fn plan(&self, budget_bytes: u64) -> Result<Plan> {
-        match self.most(budget_bytes) {
-            Some((_, plan)) => Ok(plan),
+        let share_slots = self.share_slots(budget_bytes);
+        match self.most(budget_bytes, share_slots) {
+            Some(Most { pages, requests }) => {
+                Ok(Plan { tokens: pages.saturating_mul(self.page_size.slots()), requests, share_slots, budget_bytes })
+            }
             None => Err(self.too_little_memory(budget_bytes.into())),
         }
     }
 
-    /// The plan with the most tokens that fits `budget_bytes`, and their pages.
-    pub(crate) fn most(&self, budget_bytes: u64) -> Option<(u64, Plan)> {
-        let share_slots = self.share_slots(budget_bytes);
-        let mut most = Point { pages: self.page_size.pages_in(self.max_tokens), served: None };
-        for (stage, curve) in self.stages.iter().zip(&self.curves) {
-            let search = |pages: u64| self.search(stage, (budget_bytes, share_slots), pages);
-            let point = match curve {
-                Some(curve) => curve.most_pages(budget_bytes, search)?,
-                None => Point { pages: search(most.pages), served: None },
-            };
-            if point.pages <= most.pages {
-                most = point;
-            }
-        }
-        let tokens = most.pages.saturating_mul(self.page_size.slots());
-        if tokens < self.least_tokens || share_slots < self.least_share_slots {
+    /// The most that `budget_bytes` hold on every stage beside `share_slots`.
+    pub(crate) fn most(&self, budget_bytes: u64, share_slots: u64) -> Option<Most> {
+        if share_slots < self.least_share_slots {
             return None;
         }
-        let requests = match most.served {
-            Some(served) => served.at(most.pages),
-            None => self.requests_at(tokens, share_slots),
-        };
-        Some((most.pages, Plan { tokens, requests, share_slots, budget_bytes }))
+        let mut most = Most { pages: self.most_pages, requests: u64::MAX };
+        for (stage, curve) in self.stages.iter().zip(&self.curves) {
+            let search = |pages: u64| self.search(stage, (budget_bytes, share_slots), pages);
+            let own = match curve {
+                Some(curve) => curve.most(budget_bytes, search)?,
+                None => search(most.pages),
+            };
+            // The requests never fall as the pages grow.
+            most = Most { pages: most.pages.min(own.pages), requests: most.requests.min(own.requests) };
+        }
+        (most.pages >= self.least_pages).then_some(most)
     }
 
-    /// The most pages of tokens, up to `pages`, that a budget holds on `stage` beside the slots of shares.
-    fn search(&self, stage: &Stage, budget: (u64, u64), pages: u64) -> u64 {
+    /// The most that a budget holds on `stage` beside the slots of shares, up to so many `pages`.
+    fn search(&self, stage: &Stage, budget: (u64, u64), pages: u64) -> Most {
         let requests = |tokens: u64| self.requests_at(tokens, budget.1);
         let most = pages.saturating_mul(self.page_size.slots());
-        self.page_size.pages_in(stage.tokens_within(budget, &requests, self.page_size, most))
+        let tokens = stage.tokens_within(budget, &requests, self.page_size, most);
+        Most { pages: self.page_size.pages_in(tokens), requests: requests(tokens) }
     }
 
     /// The plan for `tokens`, in whole pages, whatever it costs: its budget is the least that holds it on every stage.
@@ -264,7 +267,7 @@ impl Planner {
     /// The slots of the pools that have a share of the budget: as many as it holds on every stage, of whole requests and of
     /// no more than can be served, and never so many that the least tokens do not fit beside them. So more budget never gives
     /// fewer slots, and never a refusal; what no request could use goes to tokens.
-    fn share_slots(&self, budget_bytes: u64) -> u64 {
+    pub(crate) fn share_slots(&self, budget_bytes: u64) -> u64 {
         if !self.has_shares {
             return MAX_COUNT;
         }
