@@ -31,4 +31,7 @@ def create_memory_pool_configurator(model: ModelSpec, runtime: RuntimeSpec) -> M
         InvalidOptionError: An option does not fit the model or another option.
         UnsupportedModelError: The model keeps nothing that a pool could hold.
     """
-    return next(cls for cls in _CLASSES if cls.applies(model, runtime))(model, runtime)
+    for cls in _CLASSES:
+        if cls.applies(model, runtime):
+            return cls(model, runtime)
+    raise AssertionError("the last class always applies")

@@ -141,10 +141,12 @@ class RuntimeSpec:
 
         With the prefix cache 3, and what its strategy tracks beside them: 1, or 2 where batches overlap.
         """
+        strategy = self.mamba_radix_cache_strategy
         if self.disable_radix_cache:
             return 1
-        tracked = {"no_buffer": 0, "extra_buffer": 1 if self.disable_overlap_schedule else 2, "extra_buffer_lazy": 1}
-        return 3 + tracked[self.mamba_radix_cache_strategy]
+        if strategy == "no_buffer":
+            return 3
+        return 4 if strategy == "extra_buffer_lazy" or self.disable_overlap_schedule else 5
 
     @property
     def caps_windows_by_requests(self) -> bool:
@@ -163,12 +165,9 @@ class RuntimeSpec:
 
         SGLang 0.5.23, `pool_configurator`: either backend counts unless prefill and decode are served apart.
         """
-        backends = {
-            "null": (self.dsa_prefill_backend, self.dsa_decode_backend),
-            "prefill": (self.dsa_prefill_backend,),
-            "decode": (self.dsa_decode_backend,),
-        }
-        return "trtllm" in backends[self.disaggregation_mode]
+        prefill, decode = self.dsa_prefill_backend == "trtllm", self.dsa_decode_backend == "trtllm"
+        mode = self.disaggregation_mode
+        return (prefill and mode != "decode") or (decode and mode != "prefill")
 
 
 def _checked(name: str, kind: object, value: object, limits: Any) -> object:

@@ -57,9 +57,11 @@ class ModelSpec:
     _kinds: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Keep the layers as tuples, so that the spec can be hashed."""
+        """Keep the layers as tuples, so that the spec can be hashed, and those that are equal as one object."""
+        shared: dict[Layer, Layer] = {}
         for name in ("layers", "mtp_layers", "draft_layers"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            layers = tuple(shared.setdefault(layer, layer) for layer in getattr(self, name))
+            object.__setattr__(self, name, layers)
         object.__setattr__(self, "_kinds", kinds_of(self.layers))
 
     @classmethod

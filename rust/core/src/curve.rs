@@ -7,7 +7,7 @@ use std::num::NonZeroU64;
 use crate::allocator::Allocator;
 use crate::page::PageSize;
 use crate::plan::{Plan, Planner};
-use crate::pool::{Growth, Pool, last_true};
+use crate::pool::{Growth, Pool, last_true_from};
 use crate::requests::Served;
 use crate::stage::{Stage, as_u64};
 
@@ -148,7 +148,11 @@ impl Curve {
 
     /// Adds a piece up to the last page at which its bytes are below 2^64: no budget holds more.
     fn push(&mut self, piece: Piece) {
-        let below = |line: &Line| last_true(piece.first, piece.last, |pages| self.exact_bytes(line, pages).is_some());
+        let below = |line: &Line| {
+            let room = u64::MAX.saturating_sub(line.fixed_bytes);
+            let guess = high_half(room, line.inverse).clamp(piece.first, piece.last);
+            last_true_from(guess, piece.last, |pages| self.exact_bytes(line, pages).is_some())
+        };
         let last = piece.line.as_ref().map_or(piece.last, below);
         self.pieces.push(Piece { last, ..piece });
     }
@@ -239,21 +243,9 @@ impl Curve {
         let Some(line) = &piece.line else { return Some(search(piece.last)) };
         // The line through the steps is nowhere below them: as many pages as it says fit, and few more do.
         let room = budget.saturating_sub(line.fixed_bytes);
-        let mut low = high_half(room, line.inverse).clamp(piece.first, piece.last);
-        let (mut high, mut stride) = (piece.last, 1_u64);
-        let mut found = 0_u64;
-        while low < high {
-            let next = low.saturating_add(stride).min(high);
-            if self.bytes(line, next) <= budget {
-                low = next;
-                stride = stride.wrapping_add(found);
-                found = stride;
-            } else {
-                high = next.wrapping_sub(1);
-                (stride, found) = (high.wrapping_sub(low).div_ceil(2), 0);
-            }
-        }
-        Some(Most { pages: low, requests: line.served.at(low) })
+        let guess = high_half(room, line.inverse).clamp(piece.first, piece.last);
+        let pages = last_true_from(guess, piece.last, |pages| self.bytes(line, pages) <= budget);
+        Some(Most { pages, requests: line.served.at(pages) })
     }
 
     fn bytes(&self, line: &Line, pages: u64) -> u64 {

@@ -1,6 +1,8 @@
 //! What each layer of a model keeps for the tokens it has seen.
 //! The bytes are in `cell.rs`; reading a `config.json` is Python's (`python/poolplan/models/`).
 
+use std::sync::Arc;
+
 use crate::error::{Error, Result};
 
 /// The largest head count or dimension that is taken for real.
@@ -284,14 +286,15 @@ impl State {
 /// One layer: everything that it keeps. Most keep one state; some none, and some two (LongCat-Flash).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Layer {
-    states: Vec<State>,
+    // Shared: a model has many layers that are alike.
+    states: Arc<[State]>,
 }
 
 impl Layer {
     /// A layer that keeps `states`.
     #[must_use]
     pub fn new(states: Vec<State>) -> Self {
-        Self { states }
+        Self { states: states.into() }
     }
 
     /// What the layer keeps.

@@ -67,14 +67,33 @@ pub(crate) struct Layout<'a> {
     encoder_positions: Option<u64>,
 }
 
+/// Layers of a stage that keep the same, by index in the model.
+struct Kind<'l> {
+    layer: &'l Layer,
+    of_draft: bool,
+    numbers: Vec<u32>,
+}
+
+/// The layers, one of each kind.
+fn distinct(layers: &[Layer]) -> Vec<&Layer> {
+    let mut kinds: Vec<&Layer> = Vec::new();
+    for layer in layers {
+        if !kinds.contains(&layer) {
+            kinds.push(layer);
+        }
+    }
+    kinds
+}
+
 impl<'a> Layout<'a> {
     /// What `layers` and `drafts` need together.
     ///
     /// # Errors
     /// [`Error::UnsupportedModel`] for a model that keeps nothing, [`Error::InvalidOption`] for options that do not fit it.
     pub(crate) fn of(layers: &[Layer], drafts: &[Layer], runtime: &'a Runtime) -> Result<Self> {
-        let states = || layers.iter().flat_map(Layer::states);
-        let of_drafts = || drafts.iter().flat_map(Layer::states);
+        let (layers, drafts) = (distinct(layers), distinct(drafts));
+        let states = || layers.iter().flat_map(|layer| layer.states());
+        let of_drafts = || drafts.iter().flat_map(|layer| layer.states());
         if states().next().is_none() {
             return Err(Error::UnsupportedModel {
                 message: "no layer of the model keeps anything that a pool could hold".into(),
@@ -93,8 +112,8 @@ impl<'a> Layout<'a> {
             encoder_positions: encoders.max(),
         };
         let used = states().flat_map(|state| layout.keys_of(state, false));
-        let mut keys: BTreeSet<Key> =
-            used.chain(of_drafts().flat_map(|state| layout.keys_of(state, true))).flatten().collect();
+        let of_drafts = of_drafts().flat_map(|state| layout.keys_of(state, true));
+        let mut keys: BTreeSet<Key> = used.chain(of_drafts).flatten().collect();
         if keys.iter().any(|key| matches!(key, Key::Compressed(_))) {
             // Entries are of tokens, which something must count.
             keys.insert(Key::Full);
@@ -193,21 +212,27 @@ impl<'a> Layout<'a> {
         let first_draft = layers.len();
         let of_stage = layers.iter().enumerate().take(range.end).skip(range.start);
         let of_drafts = drafts.iter().enumerate().map(|(index, layer)| (index.saturating_add(first_draft), layer));
-        // Layers in a row are often alike.
-        let mut last: Option<(&State, bool, Vec<u64>)> = None;
+        let mut kinds: Vec<Kind> = Vec::new();
         for (index, layer) in of_stage.chain(of_drafts) {
+            let of_draft = index >= first_draft;
             let number = u32::try_from(index).unwrap_or(u32::MAX);
-            for state in layer.states() {
-                let of_draft = index >= first_draft;
-                let keys = self.keys_of(state, of_draft);
-                let bytes = match last.take() {
-                    Some((same, draft, bytes)) if same == state && draft == of_draft => bytes,
-                    _ => self.buffers(state, of_draft)?,
-                };
+            if let Some(kind) = kinds.iter_mut().find(|kind| (kind.of_draft, kind.layer) == (of_draft, layer)) {
+                kind.numbers.push(number);
+            } else {
+                let mut numbers = Vec::with_capacity(layers.len().saturating_add(drafts.len()));
+                numbers.push(number);
+                kinds.push(Kind { layer, of_draft, numbers });
+            }
+        }
+        for kind in &kinds {
+            let count = NonZeroU64::new(kind.numbers.len().try_into().unwrap_or(u64::MAX)).unwrap_or(NonZeroU64::MIN);
+            for state in kind.layer.states() {
+                let keys = self.keys_of(state, kind.of_draft);
+                let bytes = self.buffers(state, kind.of_draft)?;
                 for (_, pool) in pools.iter_mut().filter(|(key, _)| keys.contains(&Some(*key))) {
-                    pool.add_layer(number, &bytes, self.page_alignment(state))?;
+                    pool.add_buffers(&bytes, self.page_alignment(state), count)?;
+                    pool.add_layers(&kind.numbers);
                 }
-                last = Some((state, of_draft, bytes));
             }
         }
         Ok(pools.into_iter().map(|(_, pool)| pool.added_up()).collect())

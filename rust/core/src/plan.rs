@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use crate::curve::{Curve, Most, Step, tokens_step};
 use crate::error::{Error, Result};
 use crate::page::{MAX_COUNT, PageSize};
-use crate::pool::{Growth, Pool, last_true};
+use crate::pool::{Growth, Pool, last_true, last_true_from};
 use crate::requests::{Requests, Served};
 use crate::stage::{Stage, as_u64};
 
@@ -367,8 +367,8 @@ impl Planner {
         if !suffices(most_pages) {
             return Err(self.never_enough());
         }
-        // The first page count that suffices follows the last that does not.
-        let last_too_few = last_true(0, most_pages, |pages| !suffices(pages));
+        // The first page count that suffices follows the last that does not, which is seldom many.
+        let last_too_few = last_true_from(0, most_pages, |pages| !suffices(pages));
         Ok(last_too_few.saturating_add(1).saturating_mul(self.page_size.slots()))
     }
 }

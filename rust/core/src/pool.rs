@@ -100,16 +100,11 @@ impl Pool {
         }
     }
 
-    /// Adds the buffers of one more state of `layer`, `bytes_per_slot` each, their pages padded to `page_alignment` bytes;
-    /// [`Self::added_up`] ends a series of these.
-    ///
-    /// # Errors
-    /// As [`Self::with_buffers`].
-    pub(crate) fn add_layer(&mut self, layer: u32, bytes_per_slot: &[u64], page_alignment: NonZeroU64) -> Result<()> {
-        if self.layers.last() != Some(&layer) {
-            self.layers.push(layer);
+    /// Adds layers to those that the pool serves; [`Self::added_up`] puts all of them in order.
+    pub(crate) fn add_layers(&mut self, layers: &[u32]) {
+        if !self.layers.ends_with(layers) {
+            self.layers.extend_from_slice(layers);
         }
-        self.add_buffers(bytes_per_slot, page_alignment)
     }
 
     /// The pool with more buffers, `bytes_per_slot` each, of no layer in particular. Zeros are left out.
@@ -117,24 +112,35 @@ impl Pool {
     /// # Errors
     /// [`Error::UnsupportedModel`] when a slot of all buffers together passes 2^62 bytes.
     pub fn with_buffers(mut self, bytes_per_slot: &[u64]) -> Result<Self> {
-        self.add_buffers(bytes_per_slot, NonZeroU64::MIN)?;
+        self.add_buffers(bytes_per_slot, NonZeroU64::MIN, NonZeroU64::MIN)?;
         Ok(self.added_up())
     }
 
-    fn add_buffers(&mut self, bytes_per_slot: &[u64], page_alignment: NonZeroU64) -> Result<()> {
+    /// Adds the buffers of a state, `bytes_per_slot` each, their pages padded to `page_alignment` bytes, for so many layers;
+    /// [`Self::added_up`] ends a series of these.
+    ///
+    /// # Errors
+    /// As [`Self::with_buffers`].
+    pub(crate) fn add_buffers(
+        &mut self,
+        bytes_per_slot: &[u64],
+        page_alignment: NonZeroU64,
+        layers: NonZeroU64,
+    ) -> Result<()> {
         for bytes_per_slot in bytes_per_slot.iter().copied().filter_map(NonZeroU64::new) {
-            self.cell_bytes =
-                self.cell_bytes.checked_add(bytes_per_slot.get()).filter(|&bytes| bytes <= MAX_CELL_BYTES).ok_or_else(
-                    || Error::UnsupportedModel {
-                        message: format!("a slot of pool {} takes more than 2^62 bytes", self.name),
-                    },
-                )?;
+            let cell_bytes = bytes_per_slot.checked_mul(layers).and_then(|bytes| bytes.checked_add(self.cell_bytes));
+            self.cell_bytes = cell_bytes
+                .filter(|bytes| bytes.get() <= MAX_CELL_BYTES)
+                .ok_or_else(|| Error::UnsupportedModel {
+                    message: format!("a slot of pool {} takes more than 2^62 bytes", self.name),
+                })?
+                .get();
             let equal = |buffer: &&mut Buffer| {
                 (buffer.bytes_per_slot, buffer.page_alignment) == (bytes_per_slot, page_alignment)
             };
             match self.buffers.iter_mut().find(equal) {
-                Some(buffer) => buffer.count = buffer.count.saturating_add(1),
-                None => self.buffers.push(Buffer { bytes_per_slot, page_alignment, count: NonZeroU64::MIN }),
+                Some(buffer) => buffer.count = buffer.count.saturating_add(layers.get()),
+                None => self.buffers.push(Buffer { bytes_per_slot, page_alignment, count: layers }),
             }
         }
         Ok(())
@@ -142,6 +148,10 @@ impl Pool {
 
     /// The pool with its sums made again from its buffers.
     pub(crate) fn added_up(mut self) -> Self {
+        if !self.layers.is_sorted_by(|a, b| a < b) {
+            self.layers.sort_unstable();
+            self.layers.dedup();
+        }
         let (page, padding) = (self.slots_per_page.get(), self.padding_slots);
         let sum = |bytes_of: &dyn Fn(&Buffer) -> u128| {
             let bytes = self.buffers.iter().map(|buffer| bytes_of(buffer).saturating_mul(buffer.count.get().into()));
@@ -381,6 +391,23 @@ pub(crate) fn last_true(mut low: u64, mut high: u64, holds: impl Fn(u64) -> bool
             low = middle;
         } else {
             high = middle.saturating_sub(1);
+        }
+    }
+    low
+}
+
+/// The last number in `low..=high` for which `holds`, as [`last_true`]; in few steps where that is little above `low`.
+pub(crate) fn last_true_from(mut low: u64, mut high: u64, holds: impl Fn(u64) -> bool) -> u64 {
+    let (mut stride, mut more) = (1_u64, 0_u64);
+    while low < high {
+        let next = low.saturating_add(stride).min(high);
+        if holds(next) {
+            low = next;
+            stride = stride.saturating_add(more);
+            more = stride;
+        } else {
+            high = next.wrapping_sub(1);
+            (stride, more) = (high.wrapping_sub(low).div_ceil(2), 0);
         }
     }
     low

@@ -2,14 +2,10 @@
 //! Its subclasses are in `python/poolplan/configurators/`; they say when they apply and how they pool windows.
 
 use std::borrow::Cow;
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use poolplan_core::{
-    Allocator, CacheFormat, Disaggregation, PageSize, Plan, Planner, Pool, Ranks, Runtime, Speculation, Stage,
-    StateRule, WindowRule,
-};
-use pyo3::exceptions::PyTypeError;
+use poolplan_core::{PageSize, Plan, Planner, Pool, Runtime, Stage};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
@@ -17,7 +13,8 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 use crate::config::MemoryPoolConfig;
 use crate::errors::{invalid, to_python};
 use crate::layer::Layer;
-use crate::numbers::{checked, positive, ratio, whole};
+use crate::numbers::{checked, positive, whole};
+use crate::settings::{settings_of, to_page_size};
 
 /// Plans the memory pools of one model under one runtime.
 ///
@@ -46,7 +43,7 @@ impl MemoryPoolConfigurator {
     fn new(cls: &Bound<'_, PyType>, model: &Bound<'_, PyAny>, runtime: &Bound<'_, PyAny>) -> PyResult<Self> {
         let layers = layers_of(&model.getattr(intern!(cls.py(), "layers"))?)?;
         let drafts = layers_of(&model.call_method1(intern!(cls.py(), "drafts_for"), (runtime,))?)?;
-        let settings = settings_of(cls, model, runtime)?;
+        let settings = settings_of(cls, model, runtime, &layers)?;
         let planner = Arc::new(checked(settings.create_planner(&layers, &drafts))?);
         let pp_rank = match runtime.getattr(intern!(cls.py(), "pp_rank"))? {
             rank if rank.is_none() => None,
@@ -295,117 +292,17 @@ impl MemoryPoolConfigurator {
 }
 
 fn layers_of(layers: &Bound<'_, PyAny>) -> PyResult<Vec<poolplan_core::Layer>> {
-    layers.try_iter()?.map(|layer| Ok(layer?.cast::<Layer>()?.get().0.clone())).collect()
-}
-
-/// The core's settings from a `RuntimeSpec` and the model it serves.
-fn settings_of(cls: &Bound<'_, PyType>, model: &Bound<'_, PyAny>, runtime: &Bound<'_, PyAny>) -> PyResult<Runtime> {
-    let get = |name: &str| runtime.getattr(name);
-    let flag = |name: &str| get(name)?.is_truthy();
-    let count = |name: &str| positive::<u64, NonZeroU64>(name, &get(name)?);
-    let context_length = context_length_of(model, &get("context_length")?)?;
-    let max_running_requests = count("requests_per_worker")?;
-    let settings = checked(Runtime::new(context_length.get()))?;
-    Ok(Runtime {
-        ranks: Ranks {
-            tp_size: positive::<u32, _>("tp_size", &get("attention_tp_size")?)?.unwrap_or(NonZeroU32::MIN),
-            dcp_size: positive::<u32, _>("dcp_size", &get("dcp_size")?)?.unwrap_or(NonZeroU32::MIN),
-        },
-        pp_size: positive::<u32, _>("pp_size", &get("pp_size")?)?.unwrap_or(NonZeroU32::MIN),
-        pp_layer_partition: get("pp_layer_partition")?.extract()?,
-        page_size: to_page_size(&get("page_size")?)?,
-        format: format_of(model, runtime)?,
-        window_rule: window_rule_of(cls, runtime)?,
-        state_rule: match count("state_slots_per_worker")? {
-            Some(slots) => StateRule::Slots(slots),
-            None if flag("disable_radix_cache")? && max_running_requests.is_some() => StateRule::Requests,
-            None => StateRule::Ratio(ratio("mamba_full_memory_ratio", &get("mamba_full_memory_ratio")?)?),
-        },
-        state_slots_per_request: count("state_slots_per_request")?.unwrap_or(NonZeroU64::MIN),
-        speculation: match get("speculative_algorithm")? {
-            algorithm if algorithm.is_none() => None,
-            _ => Some(Speculation {
-                draft_tokens: count("speculative_num_draft_tokens")?.unwrap_or(NonZeroU64::MIN),
-                steps: count("speculative_num_steps")?.unwrap_or(NonZeroU64::MIN),
-                topk: count("speculative_eagle_topk")?.unwrap_or(NonZeroU64::MIN),
-            }),
-        },
-        max_total_tokens: count("max_total_tokens")?.map(NonZeroU64::get),
-        max_running_requests,
-        request_tokens: count("request_tokens")?,
-        chunked_prefill_size: count("chunked_prefill_size")?,
-        overlap_schedule: !flag("disable_overlap_schedule")?,
-        disaggregation: match get("disaggregation_mode")?.extract::<String>()?.as_str() {
-            "prefill" => Disaggregation::Prefill,
-            "decode" => Disaggregation::Decode,
-            _ => Disaggregation::Null,
-        },
-        swa_eviction_interval: whole(
-            "swa_eviction_interval",
-            &get("swa_eviction_interval")?,
-            "pass a whole number of tokens",
-        )?,
-        count_padding: flag("count_padding")?,
-        count_request_table: flag("count_request_table")?,
-        allocator: match get("allocator")?.extract::<String>()?.as_str() {
-            "torch" => Allocator::Torch,
-            "torch_expandable" => Allocator::TorchExpandable,
-            _ => Allocator::EXACT,
-        },
-        ..settings
-    })
-}
-
-/// How the runtime stores what the model keeps; `auto` is the model's own dtype.
-fn format_of(model: &Bound<'_, PyAny>, runtime: &Bound<'_, PyAny>) -> PyResult<CacheFormat> {
-    let dtype = |option: &str, auto: &str| -> PyResult<_> {
-        let name = runtime.getattr(option)?.extract::<String>()?;
-        let name = if name == "auto" { model.getattr(auto)?.extract()? } else { name };
-        checked(name.parse())
-    };
-    let cache = dtype("kv_cache_dtype", "kv_cache_dtype")?;
-    Ok(CacheFormat {
-        dtype: cache,
-        v_dtype: match runtime.getattr("v_cache_dtype")?.extract::<Option<String>>()? {
-            Some(name) => checked(name.parse())?,
-            None => cache,
-        },
-        raw_sparse_rows: runtime.getattr("raw_sparse_rows")?.is_truthy()?,
-        conv_dtype: dtype("mamba_conv_dtype", "mamba_conv_dtype")?,
-        ssm_dtype: dtype("mamba_ssm_dtype", "mamba_ssm_dtype")?,
-    })
-}
-
-/// The rule that the class follows under these options: its name, and the number that goes with it.
-fn window_rule_of(cls: &Bound<'_, PyType>, runtime: &Bound<'_, PyAny>) -> PyResult<WindowRule> {
-    let Some(rule) = cls.getattr_opt("window_rule")? else {
-        return Err(PyTypeError::new_err(
-            "MemoryPoolConfigurator is abstract: use create_memory_pool_configurator(model, runtime)",
-        ));
-    };
-    let (name, number): (String, Bound<'_, PyAny>) = rule.call1((runtime,))?.extract()?;
-    match name.as_str() {
-        "ratio" => Ok(WindowRule::Ratio(ratio("swa_full_tokens_ratio", &number)?)),
-        "request_cap" => Ok(WindowRule::RequestCap {
-            prefix_tails: whole("prefix_tails", &number, "pass a whole number of cached prefixes a request")?,
-        }),
-        _ => Ok(WindowRule::KeepAll),
+    let layers = layers.cast::<PyTuple>()?;
+    let mut all: Vec<poolplan_core::Layer> = Vec::with_capacity(layers.len());
+    let mut before: Option<Bound<'_, PyAny>> = None;
+    for layer in layers {
+        // Layers in a row are often one object.
+        let same = all.last().filter(|_| before.as_ref().is_some_and(|before| before.is(&layer))).cloned();
+        all.push(match same {
+            Some(same) => same,
+            None => layer.cast::<Layer>()?.get().0.clone(),
+        });
+        before = Some(layer);
     }
-}
-
-/// The longest request: what the operator asked for, and never more than the model was made for.
-fn context_length_of(model: &Bound<'_, PyAny>, asked: &Bound<'_, PyAny>) -> PyResult<NonZeroU64> {
-    let own = model.getattr(intern!(model.py(), "context_length"))?;
-    let own: NonZeroU64 = positive::<u64, _>("context_length", &own)?.unwrap_or(NonZeroU64::MIN);
-    match positive::<u64, NonZeroU64>("context_length", asked)? {
-        Some(tokens) if tokens > own => {
-            Err(invalid("context_length", tokens.to_string(), format!("the model's own is {own}")))
-        }
-        Some(tokens) => Ok(tokens),
-        None => Ok(own),
-    }
-}
-
-fn to_page_size(value: &Bound<'_, PyAny>) -> PyResult<PageSize> {
-    checked(PageSize::new(whole("page_size", value, "pass a whole number of tokens from 1 to 2^32")?))
+    Ok(all)
 }

@@ -18,6 +18,7 @@ mod host;
 mod layer;
 mod numbers;
 mod recurrent;
+mod settings;
 mod split;
 mod state;
 mod value;

@@ -1,6 +1,7 @@
 //! Numbers from Python: whole numbers that are really whole, and ratios as the decimal that was typed.
 
 use poolplan_core::Ratio;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
 
@@ -45,6 +46,10 @@ pub(crate) fn ratio(option: &str, value: &Bound<'_, PyAny>) -> PyResult<Ratio> {
             "pass a ratio above 0 whose terms fit 64 bits, such as 0.8, '4/5' or Fraction(4, 5)",
         ))
     };
+    // A Fraction, the usual case.
+    if let Some((numerator, denominator)) = terms(value) {
+        return Ratio::new(numerator, denominator).or_else(|_| Err(refused()?));
+    }
     let text = if value.is_instance_of::<PyBool>() {
         return Err(refused()?);
     } else if value.is_instance_of::<PyFloat>() {
@@ -61,6 +66,15 @@ pub(crate) fn ratio(option: &str, value: &Bound<'_, PyAny>) -> PyResult<Ratio> {
         Ok(ratio) => Ok(ratio),
         Err(_) => Err(refused()?),
     }
+}
+
+/// The terms of a fraction, or of an integer, that fit 64 bits.
+fn terms(value: &Bound<'_, PyAny>) -> Option<(u64, u64)> {
+    if value.is_instance_of::<PyBool>() || value.is_instance_of::<PyFloat>() || value.is_instance_of::<PyString>() {
+        return None;
+    }
+    let term = |name| value.getattr(name).ok()?.extract().ok();
+    Some((term(intern!(value.py(), "numerator"))?, term(intern!(value.py(), "denominator"))?))
 }
 
 /// The exact ratio of `value` as a `fractions.Fraction`: 0.8 is 4/5.
