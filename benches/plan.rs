@@ -44,7 +44,7 @@ fn plans(criterion: &mut Criterion) {
     }
     group.finish();
     let planner = runtime().create_planner(&layers, &[]).unwrap();
-    let budgets: Vec<i64> = (0..100_000).map(|row| (10_i64 << 30) + row * 1_000_003).collect();
+    let budgets: Vec<i64> = (0..100_000).map(|row| (16_i64 << 30) + (row * 2_654_435_761) % (64 << 30)).collect();
     let mut numbers = vec![vec![0_i64; budgets.len()]; 6];
     let mut group = criterion.benchmark_group("100,000 hybrid plans");
     for threads in [1, 2] {

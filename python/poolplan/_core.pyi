@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any, Literal, Protocol, SupportsIndex, final
 
+from numpy import int64
+from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Self
 
 from poolplan.configurators.runtime import RuntimeSpec
@@ -488,6 +490,19 @@ class MemoryPoolConfigurator:
         Raises:
             InsufficientMemoryError: The budget is zero, negative, or below the least plan that can serve one request.
             InvalidOptionError: Not a whole number, or above 2^64 - 1.
+        """
+    def calculate_pool_sizes_batch(self, available_bytes: ArrayLike) -> dict[str, NDArray[int64]]:
+        """The plans of many budgets at once, each as `calculate_pool_sizes` plans it.
+
+        Args:
+            available_bytes: Budgets, bytes: an integer array of any shape, or what NumPy makes one of.
+
+        Returns:
+            Arrays of that shape, of 64-bit integers, by name: `max_total_num_tokens`, `max_running_requests`, `total_bytes`,
+            and the slots of each pool by its name. All of them are 0 where the budget is below `required_bytes`.
+
+        Raises:
+            InvalidOptionError: Not whole numbers, or above 2^63 - 1.
         """
     def calculate_pool_sizes_from_max_tokens(
         self, max_total_num_tokens: SupportsIndex, page_size: SupportsIndex | None = None

@@ -59,6 +59,9 @@ impl Step {
     }
 }
 
+/// The longest cycle that is kept, pages but one.
+const LONGEST_CYCLE: usize = 7;
+
 /// The pages from one number to another, on which the bytes follow one rule. On a line all of them are below 2^64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Piece {
@@ -78,6 +81,18 @@ struct Line {
     served: Served,
     /// `2^64 / (bytes a page)`, rounded down; where that is below a byte, 2^64 - 1.
     inverse: u64,
+    cycle: Option<Cycle>,
+}
+
+/// Pages after which the steps of a line come together again: `bytes(m · pages + r) = m · bytes + parts[r]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Cycle {
+    pages: u64,
+    /// One for each time that the bytes of so many pages are in a number of bytes.
+    count: Step,
+    bytes: u64,
+    /// Bytes of the pages from the second on of a cycle that has begun; 2^64 - 1 beyond its end.
+    parts: [u64; LONGEST_CYCLE],
 }
 
 /// All that a stage takes, for every number of pages that can be planned and takes less than 2^64 bytes.
@@ -218,7 +233,29 @@ impl Curve {
         }
         let inverse = self.inverse(page_bytes, request_bytes, served);
         let Ok(fixed_bytes) = u64::try_from(fixed_bytes) else { return (None, last) };
-        (Some(Line { fixed_bytes, page_bytes, request_bytes, served, inverse }), until)
+        let mut line = Line { fixed_bytes, page_bytes, request_bytes, served, inverse, cycle: None };
+        line.cycle = self.cycle(&line);
+        (Some(line), until)
+    }
+
+    /// The cycle of a line, where it is short.
+    fn cycle(&self, line: &Line) -> Option<Cycle> {
+        let mut all = self.steps.iter().map(|&(_, step)| step).chain(match line.served {
+            Served::Step(step) if line.request_bytes > 0 => Some(step),
+            _ => None,
+        });
+        let most = NonZeroU64::new(u64::try_from(LONGEST_CYCLE).ok()?.checked_add(1)?)?;
+        let pages = all.try_fold(NonZeroU64::MIN, |pages, step| {
+            let common = greatest_common_divisor(pages, step.divisor);
+            pages.checked_mul(NonZeroU64::new(step.divisor.get() / common)?).filter(|&pages| pages <= most)
+        })?;
+        let of_pages = |pages: u64| self.exact_bytes(line, pages)?.checked_sub(line.fixed_bytes);
+        let bytes = of_pages(pages.get())?;
+        let mut parts = [u64::MAX; LONGEST_CYCLE];
+        for (part, page) in parts.iter_mut().zip(1..pages.get()) {
+            *part = of_pages(page)?;
+        }
+        Some(Cycle { pages: pages.get(), count: Step::new(NonZeroU64::MIN, NonZeroU64::new(bytes)?), bytes, parts })
     }
 
     /// `2^64` by the bytes of a page; rounded down, as the bytes are in 2^-32 and rounded up.
@@ -243,8 +280,16 @@ impl Curve {
         let Some(line) = &piece.line else { return Some(search(piece.last)) };
         // The line through the steps is nowhere below them: as many pages as it says fit, and few more do.
         let room = budget.saturating_sub(line.fixed_bytes);
-        let guess = high_half(room, line.inverse).clamp(piece.first, piece.last);
-        let pages = last_true_from(guess, piece.last, |pages| self.bytes(line, pages) <= budget);
+        if let Some(cycle) = &line.cycle {
+            // No branch that depends on the budget: a wrong guess of the processor takes longer than all of this.
+            let cycles = cycle.count.at(room);
+            let rest = room.wrapping_sub(cycles.wrapping_mul(cycle.bytes));
+            let part = cycle.parts.iter().fold(0_u64, |part, &bytes| part.wrapping_add(u64::from(bytes <= rest)));
+            let pages = cycles.wrapping_mul(cycle.pages).wrapping_add(part).min(piece.last);
+            return Some(Most { pages, requests: line.served.at(pages) });
+        }
+        let pages = high_half(room, line.inverse).clamp(piece.first, piece.last);
+        let pages = last_true_from(pages, piece.last, |pages| self.bytes(line, pages) <= budget);
         Some(Most { pages, requests: line.served.at(pages) })
     }
 

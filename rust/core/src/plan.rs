@@ -134,6 +134,10 @@ impl Planner {
 
     /// The most that `budget_bytes` hold on every stage beside `share_slots`.
     pub(crate) fn most(&self, budget_bytes: u64, share_slots: u64) -> Option<Most> {
+        // One stage in closed form, the usual case.
+        if let ([stage], [Some(curve)]) = (self.stages.as_slice(), self.curves.as_slice()) {
+            return curve.most(budget_bytes, |pages| self.search(stage, (budget_bytes, share_slots), pages));
+        }
         if share_slots < self.least_share_slots {
             return None;
         }

@@ -10,6 +10,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
+use crate::batch::plan_batch;
 use crate::config::MemoryPoolConfig;
 use crate::errors::{invalid, to_python};
 use crate::layer::Layer;
@@ -43,7 +44,7 @@ impl MemoryPoolConfigurator {
     fn new(cls: &Bound<'_, PyType>, model: &Bound<'_, PyAny>, runtime: &Bound<'_, PyAny>) -> PyResult<Self> {
         let layers = layers_of(&model.getattr(intern!(cls.py(), "layers"))?)?;
         let drafts = layers_of(&model.call_method1(intern!(cls.py(), "drafts_for"), (runtime,))?)?;
-        let settings = settings_of(cls, model, runtime, &layers)?;
+        let settings = settings_of(cls, model, runtime, [&layers, &drafts])?;
         let planner = Arc::new(checked(settings.create_planner(&layers, &drafts))?);
         let pp_rank = match runtime.getattr(intern!(cls.py(), "pp_rank"))? {
             rank if rank.is_none() => None,
@@ -107,6 +108,21 @@ impl MemoryPoolConfigurator {
             Ok(plan) => Ok(self.config(planner, plan)),
             Err(error) => Err(to_python(settings.with_alternatives(&self.layers, &self.drafts, error))),
         }
+    }
+
+    /// The plans of many budgets at once, each as `calculate_pool_sizes` plans it.
+    ///
+    /// Args:
+    ///     available_bytes: Budgets, bytes: an integer array of any shape, or what NumPy makes one of.
+    ///
+    /// Returns:
+    ///     Arrays of that shape, of 64-bit integers, by name: `max_total_num_tokens`, `max_running_requests`, `total_bytes`,
+    ///     and the slots of each pool by its name. All of them are 0 where the budget is below `required_bytes`.
+    ///
+    /// Raises:
+    ///     InvalidOptionError: Not whole numbers, or above 2^63 - 1.
+    fn calculate_pool_sizes_batch<'py>(&self, available_bytes: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+        plan_batch(&self.planner, self.pp_rank, available_bytes)
     }
 
     /// The plan for `max_total_num_tokens`, rounded down to whole pages, and the bytes that it takes.

@@ -10,6 +10,7 @@
 
 use pyo3::prelude::*;
 
+mod batch;
 mod compressed;
 mod config;
 mod configurator;

@@ -33,13 +33,14 @@ pub(crate) fn settings_of(
     cls: &Bound<'_, PyType>,
     model: &Bound<'_, PyAny>,
     runtime: &Bound<'_, PyAny>,
-    layers: &[poolplan_core::Layer],
+    layers: [&[poolplan_core::Layer]; 2],
 ) -> PyResult<Runtime> {
     let context_length = context_length_of(model, &get!(runtime, "context_length")?)?;
     let max_running_requests = count!(runtime, "requests_per_worker")?;
     let mut settings = checked(Runtime::new(context_length.get()))?;
     // Most models keep no state, and then the options of it say nothing.
-    if layers.iter().flat_map(poolplan_core::Layer::states).any(|state| matches!(state, State::Recurrent(_))) {
+    let states = || layers.iter().copied().flatten().flat_map(poolplan_core::Layer::states);
+    if states().any(|state| matches!(state, State::Recurrent(_))) {
         settings.state_rule = match count!(runtime, "state_slots_per_worker")? {
             Some(slots) => StateRule::Slots(slots),
             None if get!(runtime, "disable_radix_cache")?.is_truthy()? && max_running_requests.is_some() => {
