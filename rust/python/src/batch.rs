@@ -1,6 +1,6 @@
 //! Many budgets at once: from a `NumPy` array to one array for each number of the plans. NumPy is imported on use.
 
-use numpy::{PyArray1, PyArrayMethods};
+use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use poolplan_core::{Columns, Planner};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -26,12 +26,12 @@ pub(crate) fn plan_batch<'py>(
     let budgets = budgets.as_slice()?;
     let pools = || planner.stages().first().into_iter().flat_map(poolplan_core::Stage::pools);
     let names: Vec<_> = NAMES.into_iter().chain(pools().map(poolplan_core::Pool::name)).collect();
-    let empty = py.import(intern!(py, "numpy"))?.getattr(intern!(py, "empty"))?;
-    let arrays = names.iter().map(|_| Ok(empty.call1((budgets.len(), "int64"))?.cast_into::<PyArray1<i64>>()?));
-    let arrays = arrays.collect::<PyResult<Vec<_>>>()?;
-    let mut locked = arrays.iter().map(|array| Ok(array.try_readwrite()?)).collect::<PyResult<Vec<_>>>()?;
-    let slices = locked.iter_mut().map(|array| Ok(array.as_slice_mut()?)).collect::<PyResult<Vec<_>>>()?;
-    let mut slices = slices.into_iter();
+    // One block for all columns: large blocks are in large pages.
+    let numpy = py.import(intern!(py, "numpy"))?;
+    let block = numpy.call_method1(intern!(py, "empty"), ((names.len(), budgets.len()), "int64"))?;
+    let block = block.cast_into::<PyArray2<i64>>()?;
+    let mut locked = block.try_readwrite()?;
+    let mut slices = locked.as_slice_mut()?.chunks_mut(budgets.len().max(1));
     if let (Some(tokens), Some(requests), Some(total_bytes)) = (slices.next(), slices.next(), slices.next()) {
         let mut columns = Columns { tokens, requests, total_bytes, pools: slices.collect() };
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -44,8 +44,8 @@ pub(crate) fn plan_batch<'py>(
     }
     drop(locked);
     let answer = PyDict::new(py);
-    for (name, array) in names.into_iter().zip(arrays) {
-        answer.set_item(name, array.call_method1(intern!(py, "reshape"), (&shape,))?)?;
+    for (name, column) in names.into_iter().zip(block.try_iter()?) {
+        answer.set_item(name, column?.call_method1(intern!(py, "reshape"), (&shape,))?)?;
     }
     Ok(answer)
 }
