@@ -50,6 +50,7 @@ from poolplan.errors import (
     UnknownModelWarning,
     UnsupportedModelError,
 )
+from poolplan.grid import iter_sweep, sweep
 from poolplan.memory import DeviceMemory, HostMemory
 from poolplan.models import ModelSpec, State, register_model
 from poolplan.replanner import PoolChange, Replan, Replanner
@@ -99,9 +100,11 @@ __all__ = [
     "agree",
     "cell_bytes",
     "create_memory_pool_configurator",
+    "iter_sweep",
     "plan_stages",
     "register_model",
     "split_budget",
     "split_device",
     "split_hicache_size",
+    "sweep",
 ]

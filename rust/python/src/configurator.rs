@@ -116,8 +116,9 @@ impl MemoryPoolConfigurator {
     ///     available_bytes: Budgets, bytes: an integer array of any shape, or what NumPy makes one of.
     ///
     /// Returns:
-    ///     Arrays of that shape, of 64-bit integers, by name: `max_total_num_tokens`, `max_running_requests`, `total_bytes`,
-    ///     and the slots of each pool by its name. All of them are 0 where the budget is below `required_bytes`.
+    ///     Arrays of that shape, of 64-bit integers, by name: `max_total_num_tokens`, `max_running_requests`,
+    ///     `total_bytes`, and the slots of each pool by its name. All of them are 0 where the budget is below
+    ///     `required_bytes`.
     ///
     /// Raises:
     ///     InvalidOptionError: Not whole numbers, or above 2^63 - 1.
