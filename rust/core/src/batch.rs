@@ -1,8 +1,7 @@
 //! Many budgets at once, as columns: what `plan.rs` answers one by one.
 
-use crate::allocator::Allocator;
-use crate::curve::{Most, Step, bytes_of, most_pages_of, tokens_step};
-use crate::page::PageSize;
+use crate::curve::{Most, Step, most_pages_of, tokens_step};
+use crate::page::{MAX_COUNT, PageSize};
 use crate::plan::{Plan, Planner};
 use crate::pool::Pool;
 use crate::stage::{Stage, as_u64};
@@ -64,48 +63,58 @@ impl Planner {
 
     fn plan_rows(&self, shown: Option<usize>, budgets: &[i64], columns: Columns<'_>) {
         let mut stages: Vec<_> = self.stages().iter().map(|stage| Shown::new(stage, self.page_size())).collect();
+        let shown = if stages.len() == 1 { Some(0) } else { shown };
         let mut rest = columns;
         let mut rows = [Row::NONE; BLOCK];
         for budgets in budgets.chunks(BLOCK) {
             let (mut own, others) = rest.split_at(budgets.len());
             rest = others;
             let Some(rows) = rows.get_mut(..budgets.len()) else { continue };
-            let numbers = own.tokens.iter_mut().zip(own.requests.iter_mut());
-            for ((row, &budget), (tokens, requests)) in rows.iter_mut().zip(budgets).zip(numbers) {
-                *row = self.row(budget);
-                (*tokens, *requests) = (to_i64(row.tokens), to_i64(row.requests));
+            self.fill_rows(budgets, rows);
+            for ((row, tokens), requests) in rows.iter().zip(own.tokens.iter_mut()).zip(own.requests.iter_mut()) {
+                *tokens = to_i64(row.tokens(self.page_size()));
+                *requests = row.requests.cast_signed();
             }
-            own.total_bytes.fill(0);
-            match (stages.as_mut_slice(), shown) {
-                ([stage], _) => stage.fill(rows, own),
-                (stages, Some(shown)) => {
-                    if let Some(stage) = stages.get_mut(shown) {
-                        stage.fill(rows, own);
-                    }
+            if let Some(shown) = shown {
+                if let Some(stage) = stages.get_mut(shown) {
+                    stage.fill(rows, own);
                 }
-                (stages, None) => {
-                    for row in rows.chunks(1) {
-                        let (cells, others) = own.split_at(1);
-                        own = others;
-                        let costliest = row.first().map_or(0, |row| self.costliest_stage(&row.plan()));
-                        if let Some(stage) = stages.get_mut(costliest) {
-                            stage.fill(row, cells);
-                        }
-                    }
+                continue;
+            }
+            for row in rows.chunks(1) {
+                let (cells, others) = own.split_at(1);
+                own = others;
+                let costliest = row.first().map_or(0, |row| self.costliest_stage(&row.plan(self.page_size())));
+                if let Some(stage) = stages.get_mut(costliest) {
+                    stage.fill(row, cells);
                 }
             }
         }
     }
 
-    fn row(&self, budget: i64) -> Row {
-        let Ok(budget) = u64::try_from(budget) else { return Row::NONE };
-        let share_slots = self.share_slots(budget);
-        match self.most(budget, share_slots) {
-            Some(Most { pages, requests }) => {
-                Row { pages, tokens: pages.saturating_mul(self.page_size().slots()), requests, share_slots }
+    fn fill_rows(&self, budgets: &[i64], rows: &mut [Row]) {
+        let (mut budgets, mut rows) = (budgets, rows);
+        while let Some(&budget) = budgets.first() {
+            let mut done = 0;
+            if let Some(curve) = self.only_curve() {
+                done = curve.most_of_run(budgets, |row, most| {
+                    if let Some(row) = rows.get_mut(row) {
+                        *row = Row::of(most, MAX_COUNT);
+                    }
+                });
             }
-            None => Row::NONE,
+            if let (0, Some(row)) = (done, rows.first_mut()) {
+                *row = self.row(budget);
+            }
+            budgets = budgets.get(done.max(1)..).unwrap_or_default();
+            rows = rows.get_mut(done.max(1)..).unwrap_or_default();
         }
+    }
+
+    fn row(&self, budget: i64) -> Row {
+        let budget = budget.max(0).cast_unsigned();
+        let share_slots = self.share_slots(budget);
+        self.most(budget, share_slots).map_or(Row::NONE, |most| Row::of(most, share_slots))
     }
 }
 
@@ -113,102 +122,93 @@ impl Planner {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Row {
     pages: u64,
-    tokens: u64,
     requests: u64,
     share_slots: u64,
+    /// What the only stage takes, if that is known.
+    bytes: u64,
 }
 
 impl Row {
-    const NONE: Self = Self { pages: 0, tokens: 0, requests: 0, share_slots: 0 };
+    /// More than any plan takes.
+    const UNKNOWN: u64 = u64::MAX;
+    const NONE: Self = Self { pages: 0, requests: 0, share_slots: 0, bytes: 0 };
 
-    fn plan(&self) -> Plan {
-        Plan { tokens: self.tokens, requests: self.requests, share_slots: self.share_slots, budget_bytes: 0 }
+    fn of(most: Most, share_slots: u64) -> Self {
+        let bytes = most.bytes.unwrap_or(Self::UNKNOWN);
+        Self { pages: most.pages, requests: most.requests, share_slots, bytes }
+    }
+
+    fn tokens(&self, page: PageSize) -> u64 {
+        self.pages.wrapping_mul(page.slots())
+    }
+
+    fn plan(&self, page: PageSize) -> Plan {
+        let tokens = self.tokens(page);
+        Plan { tokens, requests: self.requests, share_slots: self.share_slots, budget_bytes: 0 }
     }
 }
 
 /// A stage of which rows show the pools.
 struct Shown<'a> {
     stage: &'a Stage,
+    page: PageSize,
     pools: Vec<ShownPool<'a>>,
 }
 
 struct ShownPool<'a> {
     pool: &'a Pool,
-    line: Option<Line>,
-    /// Slots and bytes of the last row, for pools that the next may leave as they are.
-    last: (Row, u64, u64),
-}
-
-/// A pool that grows with tokens, where the allocator rounds nothing.
-#[derive(Clone, Copy)]
-struct Line {
-    /// Its pages for each page of tokens, and up to how many pages of tokens that is so.
-    step: Step,
-    most_pages: u64,
-    page_slots: u64,
-    page_bytes: u64,
-    padding_bytes: u64,
+    /// Its pages for each page of tokens, where it grows with these, and up to how many of them that is so.
+    step: Option<(Step, u64)>,
+    /// The last row whose slots were worked out, and these; other rows may have as many.
+    last: (Row, u64),
 }
 
 impl<'a> Shown<'a> {
     fn new(stage: &'a Stage, page: PageSize) -> Self {
-        let line = |pool: &Pool| {
-            let (page_bytes, padding) = bytes_of(pool).filter(|_| stage.allocator() == Allocator::EXACT)?;
-            Some(Line {
-                step: tokens_step(pool, page)?,
-                most_pages: most_pages_of(pool, page),
-                page_slots: pool.slots_per_page().get(),
-                page_bytes,
-                padding_bytes: u64::try_from(padding).ok()?,
-            })
-        };
-        let pools = stage.pools().iter().map(|pool| ShownPool { pool, line: line(pool), last: (Row::NONE, 0, 0) });
-        Self { stage, pools: pools.collect() }
+        let pools = stage.pools().iter().map(|pool| {
+            let step = tokens_step(pool, page).map(|step| (step, most_pages_of(pool, page)));
+            ShownPool { pool, step, last: (Row::NONE, 0) }
+        });
+        Self { stage, page, pools: pools.collect() }
     }
 
-    /// Writes the slots of every pool, and adds their bytes.
+    /// Writes the slots of every pool, and the bytes of all.
     fn fill(&mut self, rows: &[Row], columns: Columns<'_>) {
         let most_pages = rows.iter().map(|row| row.pages).max().unwrap_or(0);
         for (pool, column) in self.pools.iter_mut().zip(columns.pools) {
-            let cells = rows.iter().zip(column).zip(columns.total_bytes.iter_mut());
-            match pool.line.filter(|line| most_pages <= line.most_pages) {
-                Some(line) => {
-                    for ((row, slots), total_bytes) in cells {
-                        let pages = line.step.at(row.pages);
-                        let padding_bytes = if row.pages == 0 { 0 } else { line.padding_bytes };
-                        let taken = pages.wrapping_mul(line.page_bytes).wrapping_add(padding_bytes);
-                        *slots = to_i64(pages.saturating_mul(line.page_slots));
-                        *total_bytes = total_bytes.wrapping_add(to_i64(taken));
-                    }
-                }
-                None => {
-                    for ((row, slots), total_bytes) in cells {
-                        let (own, taken) = pool.at(self.stage, row);
-                        *slots = to_i64(own);
-                        *total_bytes = total_bytes.wrapping_add(to_i64(taken));
-                    }
-                }
+            let cells = rows.iter().zip(column);
+            let page_slots = pool.pool.slots_per_page().get();
+            match pool.step.filter(|&(_, most)| most_pages <= most) {
+                Some((step, _)) => match step.whole().and_then(|pages| pages.checked_mul(page_slots)) {
+                    Some(slots) => cells.for_each(|(row, cell)| *cell = to_i64(row.pages.saturating_mul(slots))),
+                    None => cells.for_each(|(row, cell)| *cell = to_i64(step.at(row.pages).saturating_mul(page_slots))),
+                },
+                None => cells.for_each(|(row, cell)| *cell = to_i64(pool.slots(self.stage, row, self.page))),
             }
+        }
+        for (row, total_bytes) in rows.iter().zip(columns.total_bytes) {
+            let bytes = match row.bytes {
+                Row::UNKNOWN => as_u64(self.stage.bytes(&row.plan(self.page))),
+                bytes => bytes,
+            };
+            *total_bytes = bytes.cast_signed();
         }
     }
 }
 
 impl ShownPool<'_> {
-    /// Its slots, and the bytes that it takes.
-    fn at(&mut self, stage: &Stage, row: &Row) -> (u64, u64) {
-        let (last, slots, taken) = &mut self.last;
+    fn slots(&mut self, stage: &Stage, row: &Row, page: PageSize) -> u64 {
+        let (last, slots) = &mut self.last;
         let same = (last.requests, last.share_slots) == (row.requests, row.share_slots)
-            && (last.tokens == row.tokens || !self.pool.follows_tokens());
+            && (last.pages == row.pages || !self.pool.follows_tokens());
         if row.pages == 0 {
-            return (0, 0);
+            return 0;
         }
         if !same {
-            let plan = row.plan();
-            *slots = stage.slots(self.pool, &plan);
-            *taken = as_u64(stage.pool_bytes(self.pool, &plan));
+            *slots = stage.slots(self.pool, &row.plan(page));
             *last = *row;
         }
-        (*slots, *taken)
+        *slots
     }
 }
 

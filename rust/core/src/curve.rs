@@ -30,11 +30,19 @@ impl Step {
 
     /// The number after so many `pages`, of which no more than `most_pages` may be passed.
     pub(crate) fn at(self, pages: u64) -> u64 {
-        let product = pages.wrapping_mul(self.factor);
-        // `n · inverse / 2^64` is below n / divisor by less than one: its floor is the quotient, or one less.
-        let quotient = high_half(product, self.inverse);
-        let rest = product.wrapping_sub(quotient.wrapping_mul(self.divisor.get()));
-        quotient.wrapping_add(u64::from(rest >= self.divisor.get()))
+        self.divide(pages.wrapping_mul(self.factor)).0
+    }
+
+    /// `number / divisor`, and what is left.
+    fn divide(self, number: u64) -> (u64, u64) {
+        // `number · inverse / 2^64` is below the fraction by less than one: its floor is the quotient, or one less.
+        let quotient = high_half(number, self.inverse);
+        let rest = number.wrapping_sub(quotient.wrapping_mul(self.divisor.get()));
+        if rest >= self.divisor.get() {
+            (quotient.wrapping_add(1), rest.wrapping_sub(self.divisor.get()))
+        } else {
+            (quotient, rest)
+        }
     }
 
     /// A `number`-th of it, rounded down.
@@ -48,7 +56,7 @@ impl Step {
     }
 
     /// Whether it is a whole number of each page.
-    fn whole(self) -> Option<u64> {
+    pub(crate) fn whole(self) -> Option<u64> {
         (self.divisor == NonZeroU64::MIN).then_some(self.factor)
     }
 
@@ -59,8 +67,8 @@ impl Step {
     }
 }
 
-/// The longest cycle that is kept, pages but one.
-const LONGEST_CYCLE: usize = 7;
+/// The longest cycle that is kept, pages.
+const LONGEST_CYCLE: usize = 8;
 
 /// The pages from one number to another, on which the bytes follow one rule. On a line all of them are below 2^64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,11 +96,23 @@ struct Line {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Cycle {
     pages: u64,
-    /// One for each time that the bytes of so many pages are in a number of bytes.
+    /// How often the bytes of so many pages are in a number of bytes, and what is left.
     count: Step,
-    bytes: u64,
-    /// Bytes of the pages from the second on of a cycle that has begun; 2^64 - 1 beyond its end.
+    /// Bytes of the first pages of a cycle, none of them included; 2^64 - 1 beyond its end.
     parts: [u64; LONGEST_CYCLE],
+}
+
+impl Cycle {
+    /// The most pages that `room` holds, and their bytes. There is no branch that depends on the room: a wrong guess of the
+    /// processor takes longer than all of this.
+    #[inline]
+    fn most(&self, room: u64) -> (u64, u64) {
+        let (cycles, rest) = self.count.divide(room);
+        let begun = self.parts.iter().skip(1).map(|&bytes| usize::from(bytes <= rest)).fold(0, usize::wrapping_add);
+        let unused = rest.wrapping_sub(self.parts.get(begun).copied().unwrap_or(0));
+        let begun = u64::try_from(begun).unwrap_or(0);
+        (cycles.wrapping_mul(self.pages).wrapping_add(begun), room.wrapping_sub(unused))
+    }
 }
 
 /// All that a stage takes, for every number of pages that can be planned and takes less than 2^64 bytes.
@@ -109,6 +129,8 @@ pub(crate) struct Most {
     /// Pages of tokens.
     pub(crate) pages: u64,
     pub(crate) requests: u64,
+    /// What they take, where a line says it.
+    pub(crate) bytes: Option<u64>,
 }
 
 impl Curve {
@@ -244,7 +266,7 @@ impl Curve {
             Served::Step(step) if line.request_bytes > 0 => Some(step),
             _ => None,
         });
-        let most = NonZeroU64::new(u64::try_from(LONGEST_CYCLE).ok()?.checked_add(1)?)?;
+        let most = NonZeroU64::new(u64::try_from(LONGEST_CYCLE).ok()?)?;
         let pages = all.try_fold(NonZeroU64::MIN, |pages, step| {
             let common = greatest_common_divisor(pages, step.divisor);
             pages.checked_mul(NonZeroU64::new(step.divisor.get() / common)?).filter(|&pages| pages <= most)
@@ -252,10 +274,10 @@ impl Curve {
         let of_pages = |pages: u64| self.exact_bytes(line, pages)?.checked_sub(line.fixed_bytes);
         let bytes = of_pages(pages.get())?;
         let mut parts = [u64::MAX; LONGEST_CYCLE];
-        for (part, page) in parts.iter_mut().zip(1..pages.get()) {
+        for (part, page) in parts.iter_mut().zip(0..pages.get()) {
             *part = of_pages(page)?;
         }
-        Some(Cycle { pages: pages.get(), count: Step::new(NonZeroU64::MIN, NonZeroU64::new(bytes)?), bytes, parts })
+        Some(Cycle { pages: pages.get(), count: Step::new(NonZeroU64::MIN, NonZeroU64::new(bytes)?), parts })
     }
 
     /// `2^64` by the bytes of a page; rounded down, as the bytes are in 2^-32 and rounded up.
@@ -275,22 +297,49 @@ impl Curve {
 
     /// The most that `budget` holds, and none where that is less than the least; `search` finds it among the pages up to a
     /// last one, where no line says it.
+    #[inline]
     pub(crate) fn most(&self, budget: u64, search: impl Fn(u64) -> Most) -> Option<Most> {
         let piece = self.pieces.iter().rfind(|piece| piece.least_bytes <= budget)?;
         let Some(line) = &piece.line else { return Some(search(piece.last)) };
-        // The line through the steps is nowhere below them: as many pages as it says fit, and few more do.
-        let room = budget.saturating_sub(line.fixed_bytes);
-        if let Some(cycle) = &line.cycle {
-            // No branch that depends on the budget: a wrong guess of the processor takes longer than all of this.
-            let cycles = cycle.count.at(room);
-            let rest = room.wrapping_sub(cycles.wrapping_mul(cycle.bytes));
-            let part = cycle.parts.iter().fold(0_u64, |part, &bytes| part.wrapping_add(u64::from(bytes <= rest)));
-            let pages = cycles.wrapping_mul(cycle.pages).wrapping_add(part).min(piece.last);
-            return Some(Most { pages, requests: line.served.at(pages) });
+        let room = budget.wrapping_sub(line.fixed_bytes);
+        let (mut pages, mut bytes) = match &line.cycle {
+            Some(cycle) => {
+                let (pages, bytes) = cycle.most(room);
+                (pages, line.fixed_bytes.wrapping_add(bytes))
+            }
+            None => (u64::MAX, 0),
+        };
+        if pages > piece.last {
+            // Beyond the piece, or without a cycle. The line through the steps is nowhere below them: as many pages as it
+            // says fit, and few more do.
+            let guess = high_half(room, line.inverse).clamp(piece.first, piece.last);
+            pages = last_true_from(guess, piece.last, |pages| self.bytes(line, pages) <= budget);
+            bytes = self.bytes(line, pages);
         }
-        let pages = high_half(room, line.inverse).clamp(piece.first, piece.last);
-        let pages = last_true_from(pages, piece.last, |pages| self.bytes(line, pages) <= budget);
-        Some(Most { pages, requests: line.served.at(pages) })
+        Some(Most { pages, requests: line.served.at(pages), bytes: Some(bytes) })
+    }
+
+    /// What the first of `budgets` hold, as many as are in one piece on which nothing is searched; none if the first is not.
+    pub(crate) fn most_of_run(&self, budgets: &[i64], mut write: impl FnMut(usize, Most)) -> usize {
+        let number = |budget: i64| budget.max(0).cast_unsigned();
+        let Some(&first) = budgets.first() else { return 0 };
+        let Some(index) = self.pieces.iter().rposition(|piece| piece.least_bytes <= number(first)) else { return 0 };
+        let Some(piece) = self.pieces.get(index) else { return 0 };
+        let next = self.pieces.get(index.wrapping_add(1)).map_or(u64::MAX, |next| next.least_bytes);
+        let (Some(line), Some((cycle, Served::Requests(requests)))) =
+            (piece.line, piece.line.and_then(|line| Some((line.cycle?, line.served))))
+        else {
+            return 0;
+        };
+        for (row, &budget) in budgets.iter().enumerate() {
+            let budget = number(budget);
+            let (pages, bytes) = cycle.most(budget.wrapping_sub(line.fixed_bytes));
+            if budget < piece.least_bytes || budget >= next || pages > piece.last {
+                return row;
+            }
+            write(row, Most { pages, requests, bytes: Some(line.fixed_bytes.wrapping_add(bytes)) });
+        }
+        budgets.len()
     }
 
     fn bytes(&self, line: &Line, pages: u64) -> u64 {
@@ -313,7 +362,7 @@ enum Taken {
 }
 
 /// Bytes of a page of the pool and of its padding, none where it keeps nothing.
-pub(crate) fn bytes_of(pool: &Pool) -> Option<(u64, u128)> {
+fn bytes_of(pool: &Pool) -> Option<(u64, u128)> {
     if pool.cell_bytes() == 0 {
         return Some((0, 0));
     }

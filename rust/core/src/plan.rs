@@ -125,14 +125,23 @@ impl Planner {
     pub fn plan(&self, budget_bytes: u64) -> Result<Plan> {
         let share_slots = self.share_slots(budget_bytes);
         match self.most(budget_bytes, share_slots) {
-            Some(Most { pages, requests }) => {
+            Some(Most { pages, requests, .. }) => {
                 Ok(Plan { tokens: pages.saturating_mul(self.page_size.slots()), requests, share_slots, budget_bytes })
             }
             None => Err(self.too_little_memory(budget_bytes.into())),
         }
     }
 
+    /// The curve of the only stage, where it has one.
+    pub(crate) fn only_curve(&self) -> Option<&Curve> {
+        match self.curves.as_slice() {
+            [curve] => curve.as_ref(),
+            _ => None,
+        }
+    }
+
     /// The most that `budget_bytes` hold on every stage beside `share_slots`.
+    #[inline]
     pub(crate) fn most(&self, budget_bytes: u64, share_slots: u64) -> Option<Most> {
         // One stage in closed form, the usual case.
         if let ([stage], [Some(curve)]) = (self.stages.as_slice(), self.curves.as_slice()) {
@@ -141,7 +150,7 @@ impl Planner {
         if share_slots < self.least_share_slots {
             return None;
         }
-        let mut most = Most { pages: self.most_pages, requests: u64::MAX };
+        let mut most = Most { pages: self.most_pages, requests: u64::MAX, bytes: None };
         for (stage, curve) in self.stages.iter().zip(&self.curves) {
             let search = |pages: u64| self.search(stage, (budget_bytes, share_slots), pages);
             let own = match curve {
@@ -149,7 +158,8 @@ impl Planner {
                 None => search(most.pages),
             };
             // The requests never fall as the pages grow.
-            most = Most { pages: most.pages.min(own.pages), requests: most.requests.min(own.requests) };
+            let (pages, requests) = (most.pages.min(own.pages), most.requests.min(own.requests));
+            most = Most { pages, requests, bytes: None };
         }
         (most.pages >= self.least_pages).then_some(most)
     }
@@ -159,7 +169,7 @@ impl Planner {
         let requests = |tokens: u64| self.requests_at(tokens, budget.1);
         let most = pages.saturating_mul(self.page_size.slots());
         let tokens = stage.tokens_within(budget, &requests, self.page_size, most);
-        Most { pages: self.page_size.pages_in(tokens), requests: requests(tokens) }
+        Most { pages: self.page_size.pages_in(tokens), requests: requests(tokens), bytes: None }
     }
 
     /// The plan for `tokens`, in whole pages, whatever it costs: its budget is the least that holds it on every stage.
