@@ -32,7 +32,7 @@ class NumpyHybrid:
 
     def requests(self, pages: Array) -> Array:
         tokens = pages * self.page
-        return np.minimum(np.clip(tokens * 512 // self.context, 2048, 4096), tokens // 2)
+        return np.minimum(np.minimum(np.maximum(tokens * 512 // self.context, 2048), 4096), tokens // 2)
 
     def windows(self, pages: Array) -> Array:
         """Pages of the window pool."""
