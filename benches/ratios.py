@@ -31,7 +31,9 @@ def main() -> None:
     print(f"| reading a config.json of 62 layers | {read / floor:.0f}× | |")
     one, every, arrays = (median[f"test_batch_{how}"] for how in ("on_one_core", "on_all_cores", "in_numpy"))
     print(f"\n100,000 plans at once, a plan on one core: {one / floor / 100_000:.2f} of an empty call.")
-    print(f"NumPy on whole arrays takes {arrays / one:.1f} times as long; all cores are {one / every:.1f} times as fast.")
+    print(
+        f"NumPy on whole arrays takes {arrays / one:.1f} times as long; all cores are {one / every:.1f} times as fast."
+    )
     bare, ours, numpy = (import_seconds(code) for code in ("pass", "import poolplan", "import numpy"))
     print(f"\n`import poolplan` takes {(ours - bare) / (numpy - bare):.2f} of the time of `import numpy`.")
 
